@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from luminal_lab.errors import LuminalError
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -19,9 +21,10 @@ def _data_dir(name: str) -> Path:
         if place.is_dir():
             return place
     tried = " and ".join(str(place) for place in places)
-    raise FileNotFoundError(
-        f"luminal_lab cannot find its folder {name!r}; looked at {tried}. "
-        "The installation is incomplete: reinstall luminal-lab, or run from a full checkout."
+    raise LuminalError(
+        f"the installation is incomplete: there is no folder of {name}",
+        where=tried,
+        fix="reinstall luminal-lab, or run from a full checkout",
     )
 
 
@@ -32,7 +35,7 @@ def rules_dir() -> Path:
         An existing directory. Themes lie directly in it, target rules under ``targets/``.
 
     Raises:
-        FileNotFoundError: the installation lacks the folder.
+        LuminalError: the installation lacks the folder.
 
     Example:
         >>> from luminal_lab.resources import rules_dir
@@ -49,7 +52,7 @@ def kernels_dir() -> Path:
         An existing directory.
 
     Raises:
-        FileNotFoundError: the installation lacks the folder.
+        LuminalError: the installation lacks the folder.
 
     Example:
         >>> from luminal_lab.resources import kernels_dir

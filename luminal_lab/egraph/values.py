@@ -1,0 +1,184 @@
+"""Values: the terms of sort V, as Python sees them, and the kernels that are made of them.
+
+A `Value` is a lazily evaluated scalar function over *named axes* (its free axes). It is what the
+encoder writes into the e-graph, what extraction reads out, what code generation lowers, and what
+the float64 evaluator computes. Values are immutable, hash in O(1), and share subterms.
+
+| op | args | attrs |
+|---|---|---|
+| `const` | | `(number,)` |
+| `iota` | | `(Index,)` integer dtype |
+| `load` | values of the axes `@0…` (data-dependent indices), usually none | `(buffer name, (Index, …))` |
+| unary / binary op of the op table, lower case | 1 / 2 | |
+| `select` | condition, a, b | |
+| `cast` | x | |
+| `red` | x | `("add" or "max", axis)` |
+| `online` | s, c, w | `(axis,)`: sum over axis of exp2(c*(s - max over axis of s)) * w |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.index import Index
+
+
+class Value:
+    """One term; compare with `==`, it hashes by structure. See the module's table."""
+
+    __slots__ = ("_hash", "args", "attrs", "dtype", "free", "op")
+
+    def __init__(
+        self,
+        op: str,
+        args: tuple[Value, ...] = (),
+        attrs: tuple = (),
+        *,
+        dtype: DType,
+    ):
+        self.op, self.args, self.attrs, self.dtype = op, args, attrs, dtype
+        self.free: frozenset[str] = _free(op, args, attrs)
+        self._hash = hash((op, tuple(a._hash for a in args), attrs, dtype.name))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Value) or self._hash != other._hash:
+            return False
+        return (
+            self.op == other.op
+            and _same_attrs(self.attrs, other.attrs)
+            and self.dtype is other.dtype
+            and self.args == other.args
+        )
+
+    def __repr__(self) -> str:
+        inner = " ".join([*map(str, self.attrs), *map(repr, self.args)])
+        return f"({self.op} {inner})"
+
+
+def _same_attrs(a: tuple, b: tuple) -> bool:
+    """Equality that tells 1 from 1.0 and True, and 0.0 from -0.0, as constants must be told."""
+    return a == b and repr(a) == repr(b)
+
+
+def _free(op: str, args: tuple[Value, ...], attrs: tuple) -> frozenset[str]:
+    free: frozenset[str] = frozenset().union(*(a.free for a in args)) if args else frozenset()
+    if op == "red":
+        return free - {attrs[1]}
+    if op == "online":
+        return free - {attrs[0]}
+    if op == "iota":
+        return attrs[0].axes
+    if op == "load":
+        named = frozenset().union(*(i.axes for i in attrs[1])) if attrs[1] else frozenset()
+        return free | frozenset(a for a in named if not a.startswith("@"))
+    return free
+
+
+def postorder(roots: Iterable[Value]) -> Iterator[Value]:
+    """Each distinct subterm once, arguments before users (iterative: terms can be deep)."""
+    seen: set[Value] = set()
+    for root in roots:
+        stack: list[tuple[Value, bool]] = [(root, False)]
+        while stack:
+            value, done = stack.pop()
+            if done:
+                yield value
+            elif value not in seen:
+                seen.add(value)
+                stack.append((value, True))
+                stack.extend((a, False) for a in reversed(value.args))
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in memory.
+
+    Arguments:
+        name: Unique within a candidate (within a kernel, for a kernel's own text).
+        shape: Extents in elements.
+        dtype: Element type.
+        strides: In elements, one per dim; row-major when None. A stride 0 is a broadcast dim.
+        constant: Whether its contents are known when the executable is built (weights and
+            what is computed from weights alone), so that a kernel may repack it then.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    strides: tuple[int, ...] | None = None
+    constant: bool = False
+
+    @property
+    def element_strides(self) -> tuple[int, ...]:
+        """The strides, spelled out."""
+        if self.strides is not None:
+            return self.strides
+        out, step = [], 1
+        for n in reversed(self.shape):
+            out.append(step)
+            step *= n
+        return tuple(reversed(out))
+
+    @property
+    def numel(self) -> int:
+        """Number of elements (of the logical shape)."""
+        out = 1
+        for n in self.shape:
+            out *= n
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense tensor of this shape."""
+        return self.numel * self.dtype.bytes
+
+
+@dataclass(frozen=True)
+class KernelOutput:
+    """What a kernel stores: `buffer[index] = value` for all points of the axes in `index`.
+
+    The axes in `index` are exactly the output's iteration space; the index map is injective and
+    covers the buffer (a merged dim is written at `h*64+d`).
+    """
+
+    buffer: str
+    index: tuple[Index, ...]
+    value: Value
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One derived kernel: values to compute and buffers to read and write.
+
+    Arguments:
+        outputs: What is stored; usually one.
+        buffers: Every buffer that is read or written, by name.
+        extents: The extent of every axis, free or bound, by name (binders may shadow).
+        nodes: The HLIR nodes that it covers (provenance).
+        rules: Names of the rules that made its values (provenance), sorted.
+    """
+
+    outputs: tuple[KernelOutput, ...]
+    buffers: Mapping[str, Buffer]
+    extents: Mapping[str, int]
+    nodes: tuple[int, ...] = field(default=(), compare=False)
+    rules: tuple[str, ...] = field(default=(), compare=False)
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of the buffers that it reads, in the order of first use."""
+        out: dict[str, None] = {}
+        for value in postorder(o.value for o in self.outputs):
+            if value.op == "load":
+                out.setdefault(value.attrs[0])
+        return tuple(out)
+
+    def writes(self) -> tuple[str, ...]:
+        """Names of the buffers that it writes."""
+        return tuple(o.buffer for o in self.outputs)

@@ -1,0 +1,287 @@
+"""Index expressions: integer-affine forms over named axes, with floor-division and remainder.
+
+An `Index` is `const + sum(coefficient * atom)`. An atom is the name of an axis, or a
+floor-division / remainder of another Index by a positive integer. The form is canonical: atoms
+are sorted, zero terms dropped, and `//`, `%` simplified whenever the extents prove it. It prints
+as `h*64+d` and parses back.
+
+    >>> i = Index.axis("i")
+    >>> (i * 8 + Index.axis("j")).floordiv(8, {"i": 4, "j": 8})
+    i
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from luminal_lab.errors import HlirError
+
+Extents = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class DivMod:
+    """The atom `inner // by` (op `"//"`) or `inner % by` (op `"%"`); `by` is positive."""
+
+    op: str
+    inner: Index
+    by: int
+
+    def __str__(self) -> str:
+        return str(Index(((self, 1),)))
+
+
+Atom = str | DivMod
+
+
+@dataclass(frozen=True)
+class Index:
+    """`const + sum(coef * atom)`; see the module's text. Build it with `num`, `axis`, `+`, `*`."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    const: int = 0
+
+    @staticmethod
+    def num(value: int) -> Index:
+        """The constant `value`."""
+        return Index((), int(value))
+
+    @staticmethod
+    def axis(name: str) -> Index:
+        """The axis `name`."""
+        return Index(((name, 1),))
+
+    @staticmethod
+    def _make(terms: dict[Atom, int], const: int) -> Index:
+        kept = [(a, c) for a, c in terms.items() if c != 0]
+        return Index(tuple(sorted(kept, key=lambda t: (-abs(t[1]), str(t[0])))), const)
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.terms, self.const + other)
+        terms = dict(self.terms)
+        for atom, coef in other.terms:
+            terms[atom] = terms.get(atom, 0) + coef
+        return Index._make(terms, self.const + other.const)
+
+    __radd__ = __add__
+
+    def __mul__(self, k: int) -> Index:
+        return Index._make({a: c * k for a, c in self.terms}, self.const * k)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | int) -> Index:
+        return self + (-other)
+
+    def floordiv(self, k: int, extents: Extents) -> Index:
+        """`self // k` (rounds to minus infinity), simplified under `extents`."""
+        if k == 1:
+            return self
+        whole = {a: c // k for a, c in self.terms if c % k == 0}
+        rest = Index._make({a: c for a, c in self.terms if c % k}, self.const % k)
+        out = Index._make(whole, self.const // k)
+        lo, hi = rest.bounds(extents)
+        if lo // k == hi // k:
+            return out + lo // k
+        if split := rest._split(k, extents):
+            g, high, _ = split
+            return out + high.floordiv(k // g, extents)
+        return out + Index(((DivMod("//", rest, k), 1),))
+
+    def mod(self, k: int, extents: Extents) -> Index:
+        """`self % k` (result in `[0, k)`), simplified under `extents`."""
+        if k == 1:
+            return Index()
+        rest = Index._make({a: c for a, c in self.terms if c % k}, self.const % k)
+        lo, hi = rest.bounds(extents)
+        if lo // k == hi // k:
+            return rest - (lo // k) * k
+        if split := rest._split(k, extents):
+            g, high, low = split
+            return high.mod(k // g, extents) * g + low
+        return Index(((DivMod("%", rest, k), 1),))
+
+    def _split(self, k: int, extents: Extents) -> tuple[int, Index, Index] | None:
+        """`(g, high, low)` with `self == g*high + low`, `0 <= low < g`, `1 < g` dividing `k`."""
+        divisors = {math.gcd(c, k) for _, c in self.terms} - {1}
+        for g in sorted(divisors, reverse=True):
+            high = Index._make({a: c // g for a, c in self.terms if c % g == 0}, self.const // g)
+            low = Index._make({a: c for a, c in self.terms if c % g}, self.const % g)
+            lo, hi = low.bounds(extents)
+            if high.terms and 0 <= lo and hi < g:
+                return g, high, low
+        return None
+
+    def bounds(self, extents: Extents) -> tuple[int, int]:
+        """Inclusive lower and upper bound, with every axis in `[0, extent)`."""
+        lo = hi = self.const
+        for atom, coef in self.terms:
+            if isinstance(atom, str):
+                alo, ahi = 0, max(extents[atom] - 1, 0)
+            else:
+                ilo, ihi = atom.inner.bounds(extents)
+                if atom.op == "//":
+                    alo, ahi = ilo // atom.by, ihi // atom.by
+                elif ilo // atom.by == ihi // atom.by:
+                    alo, ahi = ilo % atom.by, ihi % atom.by
+                else:
+                    alo, ahi = 0, atom.by - 1
+            lo += coef * (alo if coef > 0 else ahi)
+            hi += coef * (ahi if coef > 0 else alo)
+        return lo, hi
+
+    @cached_property
+    def axes(self) -> frozenset[str]:
+        """The names of the axes that occur in it."""
+        out: set[str] = set()
+        for atom, _ in self.terms:
+            out |= {atom} if isinstance(atom, str) else atom.inner.axes
+        return frozenset(out)
+
+    @property
+    def single(self) -> str | None:
+        """The axis's name when the whole expression is one bare axis, else None."""
+        if self.const == 0 and len(self.terms) == 1 and self.terms[0][1] == 1:
+            atom = self.terms[0][0]
+            return atom if isinstance(atom, str) else None
+        return None
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether it has neither floor-division nor remainder."""
+        return all(isinstance(a, str) for a, _ in self.terms)
+
+    def coef(self, axis: str) -> int:
+        """The coefficient of a bare axis (0 when it does not occur as one)."""
+        return next((c for a, c in self.terms if a == axis), 0)
+
+    def substitute(self, by: Mapping[str, Index], extents: Extents) -> Index:
+        """Replace axes by expressions; `extents` are those of the axes of the result."""
+        out = Index.num(self.const)
+        for atom, coef in self.terms:
+            if isinstance(atom, str):
+                out = out + by.get(atom, Index.axis(atom)) * coef
+            else:
+                inner = atom.inner.substitute(by, extents)
+                op = Index.floordiv if atom.op == "//" else Index.mod
+                out = out + op(inner, atom.by, extents) * coef
+        return out
+
+    def rename(self, by: Mapping[str, str]) -> Index:
+        """Rename axes (a bijection on those that occur: nothing is re-simplified)."""
+
+        def atom_(a: Atom) -> Atom:
+            if isinstance(a, str):
+                return by.get(a, a)
+            return DivMod(a.op, a.inner.rename(by), a.by)
+
+        return Index._make({atom_(a): c for a, c in self.terms}, self.const)
+
+    def evaluate(self, values: Mapping[str, object]):
+        """The value with each axis bound to a number, or to a broadcasting array or tensor."""
+        out: object = self.const
+        for atom, coef in self.terms:
+            if isinstance(atom, str):
+                v = values[atom]
+            else:
+                inner = atom.inner.evaluate(values)
+                v = inner // atom.by if atom.op == "//" else inner % atom.by
+            out = out + v * coef
+        return out
+
+    def render(self, axis: Callable[[str], str] = str, div: str = "//", mod: str = "%") -> str:
+        """Text of the expression; a renderer for C passes `div="/"` once bounds prove >= 0."""
+        parts: list[str] = []
+        for atom, coef in self.terms:
+            if isinstance(atom, str):
+                text = axis(atom)
+            else:
+                inner = atom.inner.render(axis, div, mod)
+                op = div if atom.op == "//" else mod
+                text = f"{inner if atom.inner.single else f'({inner})'}{op}{atom.by}"
+                if coef < 0 and not parts:  # unary minus binds tighter than / in C
+                    text = f"({text})"
+            sign = "-" if coef < 0 else ("+" if parts else "")
+            parts.append(f"{sign}{text}" + ("" if abs(coef) == 1 else f"*{abs(coef)}"))
+        if self.const or not parts:
+            parts.append(f"{'+' if parts and self.const >= 0 else ''}{self.const}")
+        return "".join(parts)
+
+    def __str__(self) -> str:
+        return self.render()
+
+    __repr__ = __str__
+
+    @staticmethod
+    def parse(text: str, extents: Extents | None = None) -> Index:
+        """Read back what `str(index)` printed.
+
+        Raises:
+            HlirError: on anything else.
+        """
+        tokens = re.findall(r"//|[-+*%()]|\d+|[@\w.']+", text)
+        if "".join(tokens) != re.sub(r"\s", "", text):
+            raise HlirError(f"not an index expression: {text!r}")
+        it = _Tokens(tokens, text)
+        out = _sum(it)
+        if it.peek() is not None:
+            raise HlirError(f"unexpected {it.peek()!r} in the index expression {text!r}")
+        return out
+
+
+class _Tokens:
+    def __init__(self, tokens: list[str], text: str):
+        self.items: Iterator[str] = iter(tokens)
+        self.text = text
+        self.next: str | None = next(self.items, None)
+
+    def peek(self) -> str | None:
+        return self.next
+
+    def take(self) -> str:
+        if self.next is None:
+            raise HlirError(f"the index expression ends too early: {self.text!r}")
+        out, self.next = self.next, next(self.items, None)
+        return out
+
+
+def _sum(it: _Tokens) -> Index:
+    sign = -1 if it.peek() == "-" else 1
+    if it.peek() in ("-", "+"):
+        it.take()
+    out = _product(it) * sign
+    while it.peek() in ("+", "-"):
+        sign = 1 if it.take() == "+" else -1
+        out = out + _product(it) * sign
+    return out
+
+
+def _product(it: _Tokens) -> Index:
+    out = _leaf(it)
+    while it.peek() in ("*", "//", "%"):
+        op, right = it.take(), _leaf(it)
+        if op == "*":
+            if right.terms and out.terms:
+                raise HlirError(f"a product of two axes is not an index: {it.text!r}")
+            out = right * out.const if right.terms else out * right.const
+        else:
+            out = Index(((DivMod(op, out, right.const), 1),))
+    return out
+
+
+def _leaf(it: _Tokens) -> Index:
+    token = it.take()
+    if token == "(":
+        inner = _sum(it)
+        if it.take() != ")":
+            raise HlirError(f"missing ) in the index expression {it.text!r}")
+        return inner
+    return Index.num(int(token)) if token.isdigit() else Index.axis(token)

@@ -1,0 +1,133 @@
+"""How an operand is read: an index map from the consumer's axes to the producer's dims.
+
+Movement is not an op in HLIR. A node iterates over axes `i0, i1, …` (its output dims) and, when
+it reduces, `r`; a `View` says at which index of the producer each point reads. Permute, expand,
+slice, flip, split, merge and repeat are index maps; padding adds a guard and a fill value. Where
+the guard is false the fill is read, and the index may then be out of bounds (consumers clamp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from luminal_lab.errors import HlirError
+from luminal_lab.hlir.index import Extents, Index
+
+Scalar = bool | int | float
+REDUCED = "r"  # the axis that a reduction node iterates over besides its output dims
+GATHERED = "@"  # prefix of the axes that a Gather binds to the values of its index operands
+
+
+def out_axis(dim: int) -> str:
+    """The name of the axis over output dim `dim`: `i0`, `i1`, …."""
+    return f"i{dim}"
+
+
+@dataclass(frozen=True)
+class View:
+    """An index map with an optional guard.
+
+    Arguments:
+        index: One expression per dim of the producer, over axes of the consumer.
+        guard: Affine expressions that must all be >= 0 for the read to happen.
+        fill: What is read where the guard is false.
+    """
+
+    index: tuple[Index, ...]
+    guard: tuple[Index, ...] = ()
+    fill: Scalar = 0
+
+    @staticmethod
+    def identity(rank: int) -> View:
+        """The view that reads dim k at axis `ik`."""
+        return View(tuple(Index.axis(out_axis(k)) for k in range(rank)))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether it reads each dim at its own axis, unguarded."""
+        return self == View.identity(len(self.index))
+
+    def compose(self, inner: Mapping[str, Index], extents: Extents) -> View:
+        """This view with its axes replaced by expressions over other axes.
+
+        Arguments:
+            inner: What each axis of this view becomes.
+            extents: Extents of the axes of the result.
+        """
+        guard = tuple(g.substitute(inner, extents) for g in self.guard)
+        kept = tuple(g for g in guard if g.bounds(extents)[0] < 0)
+        return View(tuple(i.substitute(inner, extents) for i in self.index), kept, self.fill)
+
+    def __str__(self) -> str:
+        text = "[" + ", ".join(map(str, self.index)) + "]"
+        if self.guard:
+            text += f" if {' & '.join(f'{g}>=0' for g in self.guard)} else {self.fill!r}"
+        return text
+
+
+def regroup(old: Sequence[int], new: Sequence[int]) -> tuple[Index, ...]:
+    """The index map of a reshape: one expression per old dim over axes `i0…` of the new dims.
+
+    Dims are regrouped factor by factor, so that a split or merge leaves no flattened index; only
+    sizes that do not divide each other fall back to floor-division and remainder of a flattened
+    group.
+
+        >>> regroup((4, 6), (8, 3))
+        (i0//2, i0%2*3+i1)
+
+    Raises:
+        HlirError: when the numbers of elements differ.
+    """
+    total_old, total_new = _product(old), _product(new)
+    if total_old != total_new:
+        raise HlirError(f"cannot reshape {tuple(old)} into {tuple(new)}: {total_old} != {total_new}")
+    if total_old == 0:
+        return tuple(Index.num(0) for _ in old)
+    extents = {out_axis(k): n for k, n in enumerate(new)}
+    out: list[Index] = []
+    for olds, news in _groups(list(old), list(new)):
+        flat = Index.num(0)
+        stride = 1
+        for k in reversed(news):
+            if new[k] == 1:
+                continue
+            flat = flat + Index.axis(out_axis(k)) * stride
+            stride *= new[k]
+        below = 1
+        reads: list[Index] = []
+        for k in reversed(olds):
+            q = flat.floordiv(below, extents)
+            reads.append(q if k == olds[0] else q.mod(old[k], extents))
+            below *= old[k]
+        out.extend(reversed(reads))
+    return tuple(out)
+
+
+def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Minimal runs of old and new dims with equal products; size-1 dims join a neighbour."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        olds, news = [], []
+        a = b = 1
+        while True:
+            if a < b or (a == b and not olds and i < len(old)):
+                olds.append(i)
+                a *= old[i]
+                i += 1
+            elif b < a or (a == b and not news and j < len(new)):
+                news.append(j)
+                b *= new[j]
+                j += 1
+            else:
+                break
+        groups.append((olds, news))
+    return groups
+
+
+def _product(dims: Sequence[int]) -> int:
+    out = 1
+    for d in dims:
+        out *= d
+    return out
