@@ -1,4 +1,4 @@
-"""The package as others receive it: what the wheel holds, and what the engine needs to import."""
+"""The package as others receive it: what the wheel holds, what the engine needs to import."""
 
 from __future__ import annotations
 
@@ -125,6 +125,15 @@ def _import_without_jupyter(module: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_package_folder_is_a_package() -> None:
+    """import-linter and pytest overlook a folder without `__init__.py`, without a word."""
+    package = ROOT / "luminal_lab"
+    if not (package / "__init__.py").exists():
+        pytest.skip("luminal_lab is not a package yet")
+    holding_code = {path.parent for path in package.rglob("*.py")}
+    assert [str(p) for p in sorted(holding_code) if not (p / "__init__.py").exists()] == []
 
 
 def test_arrows_between_stages_point_one_way() -> None:
