@@ -73,6 +73,7 @@ format: setup  ## format the code and apply the safe fixes
 lab: setup  ## open JupyterLab on the notebooks
 	$(VENV)/bin/jupyter lab --notebook-dir=notebooks $(ARGS)
 
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: setup  ## build the site into site/ (strict)
 	$(PY) -m mkdocs build --strict --quiet $(ARGS)
 

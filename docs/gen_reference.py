@@ -1,7 +1,7 @@
 """Make the API reference pages: one for the public names, one for each stage's package.
 
-MkDocs runs this file as a hook. A package that a checkout lacks gets a page that says so, so the
-site builds at any commit.
+MkDocs runs this file as a hook. A package that a checkout lacks gets a page that says so, so
+the site builds at any commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make the rule catalogue from `rules/*.egg`, as a page of the site.
 
-A rule is one top-level form `(rewrite …)`, `(birewrite …)` or `(rule …)`. The comment lines right
-above it say what it is:
+A rule is one top-level form `(rewrite …)`, `(birewrite …)` or `(rule …)`. The comment lines
+right above it say what it is:
 
     ;; law: a factor that does not depend on j leaves a sum over j
     ;; class: exact
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 RULES = Path(__file__).resolve().parents[1] / "rules"
+BLANK = re.compile(r"[ \t]*\n")
 KINDS = ("rewrite", "birewrite", "rule")
 CLASSES = {
     "exact": "bit-identical, or identical over the reals with no new rounding",
@@ -69,8 +70,8 @@ def forms(text: str) -> Iterator[tuple[int, list[str], str]]:
                 comments = []
         elif char == "\n":
             line += 1
-            # A blank line ends a comment block: what is above it is about the file, not the form.
-            if depth == 0 and re.match(r"[ \t]*\n", text[position + 1 :]):
+            # A blank line ends a comment block: what is above it is about the file.
+            if depth == 0 and BLANK.match(text, position + 1):
                 comments = []
         position += 1
 

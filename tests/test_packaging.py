@@ -166,3 +166,22 @@ def test_pins_satisfy_the_declared_dependencies() -> None:
         assert pin is not None, f"constraints.txt has no pin for {requirement.name}"
         (spec,) = pin.specifier
         assert requirement.specifier.contains(spec.version), f"{pin} is outside {requirement}"
+
+
+def test_every_named_rule_states_its_law_and_its_class() -> None:
+    if not (ROOT / "rules").is_dir():
+        pytest.skip("rules/ does not exist yet")
+    spec = importlib.util.spec_from_file_location("gen_rules", ROOT / "docs" / "gen_rules.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gen_rules"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    named = [rule for rule in module.read_rules(ROOT / "rules") if rule.name]
+    assert len({rule.name for rule in named}) == len(named)
+    unclear = [
+        f"{rule.file}:{rule.line} {rule.name}"
+        for rule in named
+        if not rule.law or rule.tolerance not in module.CLASSES
+    ]
+    assert unclear == []
