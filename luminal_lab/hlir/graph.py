@@ -37,6 +37,24 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Ref:
+    """In a Custom's template: the value of operand `operand`.
+
+    A template is `(args, kwargs)`, a tuple and a dict, of tuples, lists, None, bools, numbers,
+    strings (a device is one), dims, DTypes, `Ref` and `TorchName`.
+    """
+
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class TorchName:
+    """In a Custom's template: an attribute of torch, such as `preserve_format` or `strided`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One op.
 
@@ -49,8 +67,11 @@ class Node:
         dtype: Element type of the result.
         attrs: What else defines the op: Input `name`; Constant `value`; Iota `index` (an Index);
             reductions `extent` (of axis `r`); Scatter `mode`; Gather `extents` (of the dims that
-            `@0…` index); Custom `target`, `template` (args with `Ref(k)` for operand k), `call`
-            (shared by all results of one call) and `result` (which of its results).
+            `@0…` index); Custom `target` (`"aten.sort.default"`), `template` (`(args, kwargs)`, see
+            `Ref`), `call` (shared by all results of one call) and `result` (which of its results,
+            None when the call returns a single tensor).
+            The operands of a Scatter after the first are read over the points that it stores:
+            attr `points`, or the shape of operand 1 where that attr is absent.
         source: Provenance; it never takes part in equality or hashing of structure.
     """
 
@@ -59,7 +80,7 @@ class Node:
     shape: tuple[Dim, ...]
     dtype: DType
     attrs: Mapping[str, Any] = field(default_factory=dict)
-    source: Source = Source()
+    source: Source = field(default=Source(), compare=False)
 
     def axes(self) -> dict[str, Dim]:
         """The axes that it iterates over, with their extents."""
