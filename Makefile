@@ -61,10 +61,10 @@ test-slow: setup  ## run the tests marked slow
 	$(PY) -m pytest -m slow $(ARGS)
 
 lint: setup  ## ruff, import-linter and pyright
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/lint-imports
-	$(VENV)/bin/pyright
+	@status=0; \
+	for tool in "ruff format --check ." "ruff check ." "lint-imports --no-logo" "pyright"; do \
+	  echo "$$tool"; $(VENV)/bin/$$tool || status=1; \
+	done; exit $$status
 
 format: setup  ## format the code and apply the safe fixes
 	$(VENV)/bin/ruff format .
