@@ -1,0 +1,75 @@
+"""Luminal Lab: search-based deep-learning compilation that you can see and steer.
+
+Every stage is an object: `capture` → Hlir → `saturate` → EGraph → `search` → Candidate →
+`build` → Executable → `profile` → Profile. `compile` does all of it.
+
+    >>> import torch, luminal_lab as ll
+    >>> fn = ll.compile(lambda x: torch.softmax(x, -1), (torch.randn(4, 8),))
+    >>> fn(torch.ones(4, 8)).shape
+    torch.Size([4, 8])
+
+Importing it loads neither torch nor Jupyter: the functions import their stage when they are called,
+and the classes are looked up when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Two functions share their name with a subpackage. Python binds a subpackage to its parent when
+# it is first imported, so both are imported first and the functions are bound over them.
+import luminal_lab.capture
+import luminal_lab.search
+from luminal_lab.api import build, capture, compile, load, profile, sample, saturate, search
+from luminal_lab.errors import LuminalError
+
+if TYPE_CHECKING:
+    from luminal_lab.egraph import EGraph, Limits
+    from luminal_lab.hlir import Hlir
+    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.search import Budget, Candidate, Result
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Budget": "search",
+    "Candidate": "search",
+    "EGraph": "egraph",
+    "Executable": "runtime",
+    "Hlir": "hlir",
+    "Limits": "egraph",
+    "Profile": "runtime",
+    "Result": "search",
+}
+
+__all__ = [
+    "Budget",
+    "Candidate",
+    "EGraph",
+    "Executable",
+    "Hlir",
+    "Limits",
+    "LuminalError",
+    "Profile",
+    "Result",
+    "__version__",
+    "build",
+    "capture",
+    "compile",
+    "load",
+    "profile",
+    "sample",
+    "saturate",
+    "search",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"luminal_lab.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'luminal_lab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

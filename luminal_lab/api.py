@@ -1,0 +1,217 @@
+"""The stages, wired: what `import luminal_lab as ll` offers as functions.
+
+Only this module (with the command line and the demo) may know all stages; each stage knows only
+those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.errors import LuminalError
+
+if TYPE_CHECKING:
+    from luminal_lab.egraph import EGraph, Limits
+    from luminal_lab.hlir import Hlir
+    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.search import Budget, Candidate, Result
+    from luminal_lab.search.target import Target
+
+TARGETS = ("cpu", "cuda", "mps")
+
+
+def target_of(name: str) -> Target:
+    """The runtime of a target.
+
+    Raises:
+        LuminalError: for an unknown target, or one that this machine or version cannot run.
+    """
+    if name not in TARGETS:
+        raise LuminalError(f"unknown target {name!r}", fix=f"one of {', '.join(TARGETS)}")
+    if name != "cpu":
+        raise LuminalError(
+            f"kernels for {name!r} can be rendered here, but not run",
+            fix="target='cpu'; cand.kernels[i].source('triton' or 'metal') shows the sources",
+        )
+    from luminal_lab.runtime.cpu import CpuTarget
+
+    return CpuTarget()
+
+
+def capture(
+    module_or_fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Hlir:
+    """Capture a PyTorch module or function as an Hlir.
+
+    Arguments:
+        module_or_fn: An `nn.Module`, a function of tensors, or a `torch.export.ExportedProgram`.
+        args: Example positional arguments; shapes and dtypes are taken from them.
+        kwargs: Example keyword arguments.
+        dynamic_shapes: As for `torch.export.export`.
+
+    Returns:
+        The program in primitive ops. Weights are held by reference. Operators without a lowering
+        are `Custom` nodes, listed by `hlir.fallbacks()`.
+
+    Raises:
+        CaptureError: when PyTorch cannot trace the program.
+
+    >>> import torch, luminal_lab as ll
+    >>> hlir = ll.capture(lambda x, y: x + y, (torch.ones(2), torch.ones(2)))
+    >>> [node.op for node in hlir.nodes]
+    ['Input', 'Input', 'Add']
+    """
+    from luminal_lab.capture import capture as run
+
+    return run(module_or_fn, tuple(args), kwargs, dynamic_shapes)
+
+
+def saturate(
+    hlir: Hlir,
+    target: str = "cpu",
+    rules: str | Path | Sequence[str | Path] | None = None,
+    limits: Limits | None = None,
+    progress: bool | Callable[..., None] = False,
+) -> EGraph:
+    """Grow the e-graph of a program with the rules, in a child process.
+
+    Arguments:
+        hlir: A captured program.
+        target: Whose rules (`rules/targets/<target>.egg`) to add.
+        rules: More rules: `.egg` text, or paths of `.egg` files.
+        limits: Bounds on iterations, rows, seconds and bytes.
+        progress: True for a progress bar, or a function called with each iteration's record.
+
+    Raises:
+        RuleError: for a rule that does not parse or type-check, with `file:line:column`.
+        SaturationError: when the child died.
+    """
+    from luminal_lab.egraph import saturate as run
+
+    return run(hlir, target=target, rules=rules, limits=limits, progress=progress)
+
+
+def sample(egraph: EGraph, n: int = 32, seed: int = 0) -> list[Candidate]:
+    """`n` distinct candidates of the e-graph, unmeasured; fewer when it holds fewer."""
+    from luminal_lab.search import sample as run
+
+    return run(egraph, n=n, seed=seed)
+
+
+def search(
+    egraph: EGraph,
+    budget: Budget | None = None,
+    seed: int = 0,
+    progress: bool | Callable[..., None] = False,
+) -> Result:
+    """Find the fastest candidate that computes the right thing.
+
+    Arguments:
+        egraph: A saturated e-graph.
+        budget: Effort (`"none"` ranks by the cost model alone, `"quick"` and `"full"` measure)
+            and optional bounds on seconds and candidates.
+        seed: The same seed and budget give the same candidates, in any process.
+        progress: True for a progress bar, or a function called with each event.
+
+    Returns:
+        `result.best` and everything that was tried. Ctrl-C ends the search and keeps what was
+        found.
+    """
+    from luminal_lab.search import Budget
+    from luminal_lab.search import search as run
+
+    target = target_of(egraph.target)
+    return run(egraph, budget=budget or Budget(), seed=seed, target=target, progress=progress)
+
+
+def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) -> Executable:
+    """Compile a candidate to one shared library, ready to be called like the module.
+
+    Arguments:
+        candidate: From `search` or `sample`.
+        freeze: Compute and pack what depends on weights alone now, not at each call.
+        progress: Show a progress bar.
+
+    Raises:
+        CompilerError: when there is no compiler or it rejects the source.
+    """
+    from luminal_lab.runtime import build as run
+
+    return run(candidate, freeze=freeze, progress=progress)
+
+
+def profile(exe: Executable, args: Sequence[Any], **options: Any) -> Profile:
+    """Time an executable kernel by kernel on `args`; see `Profile`."""
+    from luminal_lab.runtime import profile as run
+
+    return run(exe, tuple(args), **options)
+
+
+def compile(  # noqa: A001  (the public name; the builtin is not used here)
+    module_or_fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    target: str = "cpu",
+    budget: Budget | None = None,
+    seed: int = 0,
+    rules: str | Path | Sequence[str | Path] | None = None,
+    freeze: bool = True,
+    progress: bool = False,
+) -> Executable:
+    """Capture, saturate, search and build in one call.
+
+    Returns:
+        A callable with the module's own signature and result structure. Its stages are at
+        `exe.candidate` and `exe.candidate.hlir`.
+
+    >>> import torch, luminal_lab as ll
+    >>> fn = ll.compile(torch.nn.GELU(), (torch.randn(16),), budget=ll.Budget("none"))
+    >>> bool(torch.allclose(fn(torch.zeros(16)), torch.zeros(16)))
+    True
+    """
+    hlir = capture(module_or_fn, args, kwargs)
+    return compile_hlir(
+        hlir,
+        target=target,
+        budget=budget,
+        seed=seed,
+        rules=rules,
+        freeze=freeze,
+        progress=progress,
+    )
+
+
+def compile_hlir(
+    hlir: Hlir,
+    *,
+    target: str = "cpu",
+    budget: Budget | None = None,
+    seed: int = 0,
+    rules: str | Path | Sequence[str | Path] | None = None,
+    freeze: bool = True,
+    progress: bool = False,
+) -> Executable:
+    """`compile` from a captured program on."""
+    target_of(target)  # a target that cannot run is refused before any work is done
+    egraph = saturate(hlir, target=target, rules=rules, progress=progress)
+    result = search(egraph, budget=budget, seed=seed, progress=progress)
+    return build(result.best, freeze=freeze, progress=progress)
+
+
+def load(path: str | Path) -> Any:
+    """Read back a stage object that `.save(path)` wrote: an Hlir, EGraph, Candidate or Result.
+
+    A saved object is data: loading it runs no code from it.
+
+    Raises:
+        LuminalError: when the file is missing, damaged, or not one of ours.
+    """
+    from luminal_lab.hlir import Hlir
+
+    return Hlir.load(path)
