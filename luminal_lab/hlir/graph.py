@@ -65,13 +65,14 @@ class Node:
         operands: Reads of earlier nodes.
         shape: Dims of the result.
         dtype: Element type of the result.
-        attrs: What else defines the op: Input `name`; Constant `value`; Iota `index` (an Index);
-            reductions `extent` (of axis `r`); Scatter `mode`; Gather `extents` (of the dims that
-            `@0…` index); Custom `target` (`"aten.sort.default"`), `template` (`(args, kwargs)`, see
-            `Ref`), `call` (shared by all results of one call) and `result` (which of its results,
-            None when the call returns a single tensor).
+        attrs: What else defines the op: Input `name`; Constant `value`; Iota `index` (an
+            Index); reductions `extent` (of axis `r`); Scatter `mode`; Gather `extents` (of the
+            dims that `@0…` index); Custom `target` (`"aten.sort.default"`), `template`
+            (`(args, kwargs)`, see `Ref`), `call` (shared by all results of one call) and
+            `result` (which of its results, None when the call returns a single tensor).
             The operands of a Scatter after the first are read over the points that it stores:
             attr `points`, or the shape of operand 1 where that attr is absent.
+            The operands of a Custom are read by identity.
         source: Provenance; it never takes part in equality or hashing of structure.
     """
 
@@ -99,7 +100,8 @@ class InputSpec:
 
     Arguments:
         node: The Input node.
-        name: Its unique name: the argument's path (`"input_ids"`), or the weight's qualified name.
+        name: Its unique name: the argument's path (`"input_ids"`), or the weight's qualified
+            name.
         kind: `arg` (given at each call), `weight` (parameter or buffer, by reference) or
             `constant` (a tensor literal of the program).
         position: For an `arg`, its position among the flattened user inputs.
@@ -120,8 +122,10 @@ class OutputSpec:
         shape: Dims of the output.
         name: A unique name.
         stride: Strides in elements that eager PyTorch would give; None means row-major.
-        mutates: Name of the input that this output is written back into, None for a user output.
-        aliases: Name of the input that the user output *is*, when eager returns the input itself.
+        mutates: Name of the input that this output is written back into, None for a user
+            output.
+        aliases: Name of the input that the user output *is*, when eager returns the input
+            itself.
     """
 
     value: Operand

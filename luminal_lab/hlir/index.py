@@ -2,8 +2,8 @@
 
 An `Index` is `const + sum(coefficient * atom)`. An atom is the name of an axis, or a
 floor-division / remainder of another Index by a positive integer. The form is canonical: atoms
-are sorted, zero terms dropped, and `//`, `%` simplified whenever the extents prove it. It prints
-as `h*64+d` and parses back.
+are sorted, zero terms dropped, and `//`, `%` simplified whenever the extents prove it. It
+prints as `h*64+d` and parses back.
 
     >>> i = Index.axis("i")
     >>> (i * 8 + Index.axis("j")).floordiv(8, {"i": 4, "j": 8})
@@ -40,7 +40,7 @@ Atom = str | DivMod
 
 @dataclass(frozen=True)
 class Index:
-    """`const + sum(coef * atom)`; see the module's text. Build it with `num`, `axis`, `+`, `*`."""
+    """`const + sum(coef * atom)`: see the module. Build it with `num`, `axis`, `+`, `*`."""
 
     terms: tuple[tuple[Atom, int], ...] = ()
     const: int = 0
@@ -110,13 +110,14 @@ class Index:
         return Index(((DivMod("%", rest, k), 1),))
 
     def _split(self, k: int, extents: Extents) -> tuple[int, Index, Index] | None:
-        """`(g, high, low)` with `self == g*high + low`, `0 <= low < g`, `1 < g` dividing `k`."""
+        """`(g, high, low)`: `self == g*high + low`, `0 <= low < g`, and `g > 1` divides `k`."""
         divisors = {math.gcd(c, k) for _, c in self.terms} - {1}
         for g in sorted(divisors, reverse=True):
-            high = Index._make({a: c // g for a, c in self.terms if c % g == 0}, self.const // g)
+            whole = {a: c // g for a, c in self.terms if c % g == 0}
+            high = Index._make(whole, self.const // g)
             low = Index._make({a: c for a, c in self.terms if c % g}, self.const % g)
             lo, hi = low.bounds(extents)
-            if high.terms and 0 <= lo and hi < g:
+            if high.terms and lo >= 0 and hi < g:
                 return g, high, low
         return None
 

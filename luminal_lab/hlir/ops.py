@@ -1,8 +1,9 @@
 """The op table of HLIR: one row per op, and everything else is derived from it.
 
-The fifteen primitives, `Select`, and `Erf` (docs/decisions/0002): arity, how the dtype follows from the
-operands' dtypes, and a reference on torch tensors that works in float64. The reference takes
-tensors of a common shape (views were applied before) and computes in the dtype that it is given.
+The fifteen primitives, `Select`, and `Erf` (docs/decisions/0002): arity, how the dtype follows
+from the operands' dtypes, and a reference on torch tensors that works in float64. The reference
+takes tensors that broadcast together (views were applied before) and computes in the dtype that
+it is given.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Op:
         name: The HLIR spelling; `name.lower()` spells it in values and in `rules/`.
         family: Groups ops that are encoded alike.
         arity: Number of operands, None when it varies.
-        dtype: `same` as all operands, `bool`, `branch` (that of operands 1 and 2, operand 0 being
-            bool), or given by the node (`attr`).
+        dtype: `same` as all operands, `bool`, `branch` (that of operands 1 and 2, operand 0
+            being bool), or given by the node (`attr`).
         commutative: Whether operands of a binary op may be swapped.
         identity: The identity of a reduction (as text: `"0"`, `"-inf"`), None for other ops.
         floats_only: Whether only floating-point operands are allowed.
@@ -68,7 +69,7 @@ def _mul(a: Any, b: Any) -> Any:
 
 
 _ROWS = (
-    Op("Input", "source", 0, "attr", "a tensor given at the call, or a weight held by reference"),
+    Op("Input", "source", 0, "attr", "a tensor given at the call, or a weight by reference"),
     Op("Constant", "source", 0, "attr", "a scalar known at compile time"),
     Op("Iota", "source", 0, "attr", "an index expression over the output axes"),
     Op("Exp2", "unary", 1, "same", "2**x", _t("exp2"), floats_only=True),
@@ -76,11 +77,14 @@ _ROWS = (
     Op("Sin", "unary", 1, "same", "sin(x)", _t("sin"), floats_only=True),
     Op("Sqrt", "unary", 1, "same", "sqrt(x)", _t("sqrt"), floats_only=True),
     Op("Recip", "unary", 1, "same", "1/x", _t("reciprocal"), floats_only=True),
-    Op("Erf", "unary", 1, "same", "2/sqrt(pi) * integral of exp(-t*t) over [0, x]", _t("erf"),
-       floats_only=True),
-    Op("Add", "binary", 2, "same", "a + b; or on bool; wraps on integers", _add, commutative=True),
-    Op("Mul", "binary", 2, "same", "a * b; and on bool; wraps on integers", _mul, commutative=True),
-    Op("Mod", "binary", 2, "same", "remainder with the divisor's sign, as Python's %", _t("remainder")),
+    Op("Erf", "unary", 1, "same", "2/sqrt(pi) * integral of exp(-t*t) over [0, x]",
+       _t("erf"), floats_only=True),
+    Op("Add", "binary", 2, "same", "a + b; or on bool; wraps on integers", _add,
+       commutative=True),
+    Op("Mul", "binary", 2, "same", "a * b; and on bool; wraps on integers", _mul,
+       commutative=True),
+    Op("Mod", "binary", 2, "same", "remainder with the divisor's sign, as Python's %",
+       _t("remainder")),
     Op("LessThan", "binary", 2, "bool", "a < b; false when either is NaN", _t("lt")),
     Op("Select", "select", 3, "branch", "a where the condition holds, else b", _t("where")),
     Op("Cast", "cast", 1, "attr", "conversion to another dtype, as torch.Tensor.to"),
@@ -88,10 +92,11 @@ _ROWS = (
     Op("MaxReduce", "reduce", 1, "same", "maximum over axis r, NaN wins; -inf when r is empty",
        identity="-inf"),
     Op("Gather", "index", None, "same",
-       "operand 0 read at its view, where axes @0, @1, ... take the values of operands 1, 2, ..."),
+       "operand 0 read at its view, where axes @0, @1, ... are the values of operands 1, ..."),
     Op("Scatter", "index", None, "same",
        "operand 0 with operand 1 stored (attr mode: set or add) at indices operands 2, 3, ..."),
-    Op("Custom", "custom", None, "attr", "an ATen operator without a lowering, called at run time"),
+    Op("Custom", "custom", None, "attr",
+       "an ATen operator without a lowering, called at run time"),
 )  # fmt: skip
 OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 UNARY = tuple(op.name for op in _ROWS if op.family == "unary")

@@ -2,8 +2,9 @@
 
 Movement is not an op in HLIR. A node iterates over axes `i0, i1, …` (its output dims) and, when
 it reduces, `r`; a `View` says at which index of the producer each point reads. Permute, expand,
-slice, flip, split, merge and repeat are index maps; padding adds a guard and a fill value. Where
-the guard is false the fill is read, and the index may then be out of bounds (consumers clamp).
+slice, flip, split, merge and repeat are index maps; padding adds a guard and a fill value.
+Where the guard is false the fill is read, and the index may then be out of bounds (consumers
+clamp).
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class View:
 def regroup(old: Sequence[int], new: Sequence[int]) -> tuple[Index, ...]:
     """The index map of a reshape: one expression per old dim over axes `i0…` of the new dims.
 
-    Dims are regrouped factor by factor, so that a split or merge leaves no flattened index; only
-    sizes that do not divide each other fall back to floor-division and remainder of a flattened
-    group.
+    Dims are regrouped factor by factor, so that a split or merge leaves no flattened index;
+    only sizes that do not divide each other fall back to floor-division and remainder of a
+    flattened group.
 
         >>> regroup((4, 6), (8, 3))
         (i0//2, i0%2*3+i1)
@@ -81,7 +82,9 @@ def regroup(old: Sequence[int], new: Sequence[int]) -> tuple[Index, ...]:
     """
     total_old, total_new = _product(old), _product(new)
     if total_old != total_new:
-        raise HlirError(f"cannot reshape {tuple(old)} into {tuple(new)}: {total_old} != {total_new}")
+        raise HlirError(
+            f"cannot reshape {tuple(old)} into {tuple(new)}: {total_old} != {total_new}"
+        )
     if total_old == 0:
         return tuple(Index.num(0) for _ in old)
     extents = {out_axis(k): n for k, n in enumerate(new)}

@@ -1,0 +1,86 @@
+"""HLIR: the graph of primitive ops that a program is captured into, and what reads it.
+
+Names are imported when they are first used: neither torch nor pandas is loaded by this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "DType": "dtypes",
+    "dtype": "dtypes",
+    "Hlir": "graph",
+    "InputSpec": "graph",
+    "Node": "graph",
+    "Operand": "graph",
+    "OutputSpec": "graph",
+    "Ref": "graph",
+    "Source": "graph",
+    "TorchName": "graph",
+    "Index": "index",
+    "Reference": "interpreter",
+    "run": "interpreter",
+    "OPS": "ops",
+    "Op": "ops",
+    "bind_symbols": "symbolic",
+    "specialize": "symbolic",
+    "Graph": "tensor",
+    "Tensor": "tensor",
+    "View": "view",
+    "regroup": "view",
+}
+
+__all__ = [
+    "OPS",
+    "DType",
+    "Graph",
+    "Hlir",
+    "Index",
+    "InputSpec",
+    "Node",
+    "Op",
+    "Operand",
+    "OutputSpec",
+    "Ref",
+    "Reference",
+    "Source",
+    "Tensor",
+    "TorchName",
+    "View",
+    "bind_symbols",
+    "dtype",
+    "regroup",
+    "run",
+    "specialize",
+]
+
+if TYPE_CHECKING:
+    from luminal_lab.hlir.dtypes import DType, dtype
+    from luminal_lab.hlir.graph import (
+        Hlir,
+        InputSpec,
+        Node,
+        Operand,
+        OutputSpec,
+        Ref,
+        Source,
+        TorchName,
+    )
+    from luminal_lab.hlir.index import Index
+    from luminal_lab.hlir.interpreter import Reference, run
+    from luminal_lab.hlir.ops import OPS, Op
+    from luminal_lab.hlir.symbolic import bind_symbols, specialize
+    from luminal_lab.hlir.tensor import Graph, Tensor
+    from luminal_lab.hlir.view import View, regroup
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"luminal_lab.hlir.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'luminal_lab.hlir' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
