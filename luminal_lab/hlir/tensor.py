@@ -1,0 +1,651 @@
+"""Building an Hlir: `Graph` collects nodes, `Tensor` is a lazily viewed result in it.
+
+A Tensor is an operand (a node and the view it is read through), a shape and a dtype. Movement
+(permute, expand, reshape, slice, flip, pad, repeat, windows) only composes views; every other
+method adds primitive ops. Nothing is fused, and dtypes are never promoted here.
+
+    >>> g = Graph()
+    >>> x = g.input("x", (2, 3), F32)
+    >>> y = (x.permute(1, 0) * 2.0).sum(0)
+    >>> hlir = g.finish(y)
+    >>> [n.op for n in hlir.nodes], hlir.nodes[-1].shape
+    (['Input', 'Constant', 'Mul', 'SumReduce'], (2,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from luminal_lab.errors import HlirError
+from luminal_lab.hlir.dtypes import BOOL, F32, I64, DType
+from luminal_lab.hlir.graph import (
+    Dim,
+    Hlir,
+    InputKind,
+    InputSpec,
+    Node,
+    NodeId,
+    Operand,
+    OutputSpec,
+    Source,
+)
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.view import REDUCED, Scalar, View, out_axis, regroup
+
+Shape = tuple[Dim, ...]
+UNBOUNDED = 1 << 40  # stands for the extent of a symbolic dim whose bound is not known
+
+
+class Graph:
+    """A mutable builder of one Hlir.
+
+    Identical nodes are shared, but only within one module path (`source.module`), so that
+    repeated layers stay repeats of each other.
+
+    Arguments:
+        name: For titles.
+    """
+
+    def __init__(self, name: str = "hlir"):
+        self.name = name
+        self.source = Source()  # given to every node that is added
+        self.nodes: list[Node] = []
+        self.inputs: list[InputSpec] = []
+        self.weights: dict[str, Any] = {}
+        self.symbols: dict[str, tuple[int, int]] = {}
+        self._seen: dict[tuple, NodeId] = {}
+        self._calls = 0
+
+    # ------------------------------------------------------------------ sources
+    def input(
+        self,
+        name: str,
+        shape: Sequence[Dim],
+        dtype: DType,
+        kind: InputKind = "arg",
+        *,
+        position: int | None = None,
+        value: Any = None,
+    ) -> Tensor:
+        """A program input.
+
+        Arguments:
+            name: Unique.
+            shape: Its dims.
+            dtype: Its element type.
+            kind: See `InputSpec`.
+            position: For an `arg`, its place among the flattened inputs (the next one if None).
+            value: For a weight or constant, the torch tensor, kept by reference.
+
+        Raises:
+            HlirError: when the name is taken.
+        """
+        if any(spec.name == name for spec in self.inputs):
+            raise HlirError(
+                f"two inputs are called {name!r}", fix="give each input its own name"
+            )
+        if kind == "arg" and position is None:
+            position = sum(spec.kind == "arg" for spec in self.inputs)
+        out = self.emit("Input", (), shape, dtype, {"name": name})
+        self.inputs.append(InputSpec(out.node, name, kind, position))
+        if kind != "arg":
+            self.weights[name] = value
+        return out
+
+    def constant(self, value: Scalar, dtype: DType) -> Tensor:
+        """A 0-d constant."""
+        return self.emit("Constant", (), (), dtype, {"value": scalar_of(value, dtype)})
+
+    def full(self, shape: Sequence[Dim], value: Scalar, dtype: DType) -> Tensor:
+        """A constant seen at every point of `shape`."""
+        return self.constant(value, dtype).expand(shape)
+
+    def iota(self, index: Index, shape: Sequence[Dim], dtype: DType = I64) -> Tensor:
+        """The value of `index` (over axes `i0…` of `shape`) at each point.
+
+        Only the axes that occur in it are stored: the others are broadcast.
+        """
+        shape = tuple(shape)
+        units = {out_axis(k): Index() for k, n in enumerate(shape) if _is_one(n)}
+        index = index.substitute(units, self.extents(shape))
+        used = [k for k in range(len(shape)) if out_axis(k) in index.axes]
+        names = {out_axis(k): out_axis(j) for j, k in enumerate(used)}
+        node = self.emit(
+            "Iota", (), [shape[k] for k in used], dtype, {"index": index.rename(names)}
+        )
+        view = View(tuple(Index.axis(out_axis(k)) for k in used))
+        return Tensor(self, Operand(node.node, view), shape, dtype)
+
+    # ------------------------------------------------------------------ nodes
+    def emit(
+        self,
+        op: str,
+        operands: Iterable[Operand],
+        shape: Sequence[Dim],
+        dtype: DType,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """Add a node, or find the identical one that is already there."""
+        operands, shape, attrs = tuple(operands), tuple(shape), dict(attrs or {})
+        node = (
+            self._seen.get(key)
+            if (key := self._key(op, operands, shape, dtype, attrs))
+            else None
+        )
+        if node is None:
+            node = len(self.nodes)
+            self.nodes.append(Node(op, operands, shape, dtype, attrs, self.source))
+            if key:
+                self._seen[key] = node
+        return Tensor(self, Operand(node, _identity(shape)), shape, dtype)
+
+    def _key(
+        self, op: str, operands: tuple[Operand, ...], shape: Shape, dtype: DType, attrs: dict
+    ) -> tuple | None:
+        if op in ("Input", "Custom"):
+            return None
+        module = "" if OPS[op].family == "source" else self.source.module
+        reads = tuple(
+            (o.node, o.view.index, o.view.guard, repr(o.view.fill) if o.view.guard else "")
+            for o in operands
+        )
+        facts = tuple((name, repr(value)) for name, value in sorted(attrs.items()))
+        return op, reads, shape, dtype.name, facts, module
+
+    def custom(
+        self,
+        target: str,
+        template: tuple[tuple, dict],
+        operands: Sequence[Tensor],
+        results: Sequence[tuple[Shape, DType]],
+        *,
+        single: bool,
+    ) -> list[Tensor]:
+        """A call of an ATen operator at run time; one node per result.
+
+        Arguments:
+            target: `"aten.sort.default"`.
+            template: `(args, kwargs)` with `Ref(k)` for operand k, see `Ref`.
+            operands: What the Refs stand for; a view is copied to memory first.
+            results: Shape and dtype of each result.
+            single: Whether the operator returns one tensor rather than a tuple.
+        """
+        self._calls += 1
+        reads = tuple(t.stored() for t in operands)
+        attrs = {"target": target, "template": template, "call": self._calls - 1}
+        return [
+            self.emit("Custom", reads, shape, d, {**attrs, "result": None if single else k})
+            for k, (shape, d) in enumerate(results)
+        ]
+
+    def extents(self, shape: Sequence[Dim]) -> dict[str, int]:
+        """Extents of the axes of `shape`; a symbolic dim counts with its upper bound."""
+        return {out_axis(k): self._upper(n) for k, n in enumerate(shape)}
+
+    def _upper(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        tops = {s: self.symbols.get(str(s), (0, UNBOUNDED))[1] for s in dim.free_symbols}
+        return min(int(dim.subs(tops)), UNBOUNDED)
+
+    # ------------------------------------------------------------------ the end
+    def finish(
+        self,
+        *outputs: Tensor | tuple[Tensor, Mapping[str, Any]],
+        in_spec: Any = None,
+        out_spec: Any = None,
+    ) -> Hlir:
+        """The Hlir of these outputs; nodes and weights that they do not need are left out.
+
+        Arguments:
+            outputs: Tensors, each alone or with further fields of its OutputSpec (`name`,
+                `stride`, `mutates`, `aliases`).
+            in_spec: See `Hlir`.
+            out_spec: See `Hlir`.
+        """
+        specs: list[OutputSpec] = []
+        for k, item in enumerate(outputs):
+            tensor, facts = item if isinstance(item, tuple) else (item, {})
+            facts = {"name": f"out{k}", **facts}
+            specs.append(OutputSpec(tensor.operand_of_output(), tensor.shape, **facts))
+        needed = {s.node for s in self.inputs if s.kind == "arg"}
+        needed |= {s.value.node for s in specs}
+        for node in range(len(self.nodes) - 1, -1, -1):
+            if node in needed:
+                needed.update(o.node for o in self.nodes[node].operands)
+        number = {old: new for new, old in enumerate(sorted(needed))}
+
+        def moved(operand: Operand) -> Operand:
+            return Operand(number[operand.node], operand.view)
+
+        nodes = [self.nodes[old] for old in number]
+        inputs = [replace(s, node=number[s.node]) for s in self.inputs if s.node in number]
+        return Hlir(
+            tuple(replace(n, operands=tuple(map(moved, n.operands))) for n in nodes),
+            tuple(inputs),
+            tuple(replace(s, value=moved(s.value)) for s in specs),
+            {s.name: self.weights[s.name] for s in inputs if s.kind != "arg"},
+            dict(self.symbols),
+            in_spec,
+            out_spec,
+            self.name,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A node's result as it is seen through a view; see the module's text.
+
+    Arguments:
+        graph: The builder that it belongs to.
+        operand: The node, and the index map from this tensor's axes to the node's dims.
+        shape: Its dims.
+        dtype: Its element type.
+    """
+
+    graph: Graph
+    operand: Operand
+    shape: Shape
+    dtype: DType
+
+    @property
+    def node(self) -> NodeId:
+        """The node that it reads."""
+        return self.operand.node
+
+    @property
+    def view(self) -> View:
+        """How it reads the node."""
+        return self.operand.view
+
+    @property
+    def rank(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    def dim(self, dim: int) -> int:
+        """A dim counted from either end, from the front.
+
+        Raises:
+            HlirError: when there is no such dim.
+        """
+        if not -max(self.rank, 1) <= dim < max(self.rank, 1):
+            raise HlirError(f"no dim {dim} in a tensor of shape {self.shape}")
+        return dim % max(self.rank, 1)
+
+    # ------------------------------------------------------------------ views
+    def viewed(self, shape: Sequence[Dim], at: Sequence[Index]) -> Tensor:
+        """Of `shape`: dim k of this tensor is read at `at[k]`, over axes of `shape`."""
+        shape = tuple(shape)
+        extents = self.graph.extents(shape)
+        view = self.view.compose({out_axis(k): i for k, i in enumerate(at)}, extents)
+        if any(g.bounds(extents)[1] < 0 for g in view.guard):
+            return self.graph.full(shape, view.fill, self.dtype)
+        return Tensor(self.graph, Operand(self.node, view), shape, self.dtype)
+
+    def permute(self, *order: int) -> Tensor:
+        """Dim k of the result is dim `order[k]` of this tensor."""
+        order = tuple(self.dim(k) for k in order) if self.rank else ()
+        if sorted(order) != list(range(self.rank)):
+            raise HlirError(f"{order} is not an order of the dims of {self.shape}")
+        shape = tuple(self.shape[k] for k in order)
+        axes = _axes(shape)
+        return self.viewed(shape, [axes[order.index(k)] for k in range(self.rank)])
+
+    def transpose(self, a: int, b: int) -> Tensor:
+        """Dims `a` and `b` exchanged."""
+        order = list(range(self.rank))
+        if order:
+            a, b = self.dim(a), self.dim(b)
+            order[a], order[b] = order[b], order[a]
+        return self.permute(*order)
+
+    def expand(self, shape: Sequence[Dim]) -> Tensor:
+        """Broadcast to `shape`: dims are aligned at the end, and dims of size 1 repeat."""
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        lead = len(shape) - self.rank
+        fits = lead >= 0 and all(_is_one(o) or o == n for o, n in zip(self.shape, shape[lead:]))
+        if not fits:
+            raise HlirError(f"cannot expand {self.shape} to {shape}")
+        return self.viewed(shape, _axes(shape)[lead:])
+
+    def reshape(self, shape: Sequence[Dim]) -> Tensor:
+        """The same elements, in row-major order, in another shape.
+
+        Raises:
+            HlirError: when the numbers of elements differ, or symbolic dims would be regrouped.
+        """
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        return self.viewed(shape, _regroup(self.shape, shape))
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        """A dim of size 1 before dim `dim`."""
+        dim = dim % (self.rank + 1)
+        return self.reshape(self.shape[:dim] + (1,) + self.shape[dim:])
+
+    def squeeze(self, *dims: int) -> Tensor:
+        """Without those of `dims` whose size is 1."""
+        gone = {self.dim(d) for d in dims}
+        kept = [n for k, n in enumerate(self.shape) if k not in gone or not _is_one(n)]
+        return self.reshape(kept)
+
+    def slice(self, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
+        """Indices `start, start + step, …` below `stop` of a dim; bounds must be in range."""
+        dim = self.dim(dim)
+        size = max(0, -(-(stop - start) // step))
+        shape = self.shape[:dim] + (size,) + self.shape[dim + 1 :]
+        at = list(_axes(shape))
+        at[dim] = at[dim] * step + start
+        return self.viewed(shape, at)
+
+    def pick(self, dim: int, index: int) -> Tensor:
+        """The tensor at one index of a dim, without that dim."""
+        dim = self.dim(dim)
+        shape = self.shape[:dim] + self.shape[dim + 1 :]
+        at = list(_axes(shape))
+        at.insert(dim, Index.num(index))
+        return self.viewed(shape, at)
+
+    def flip(self, *dims: int) -> Tensor:
+        """Reversed along each of `dims`."""
+        at = list(_axes(self.shape))
+        for dim in {self.dim(d) for d in dims}:
+            if not _is_one(self.shape[dim]):
+                at[dim] = -at[dim] + (self.shape[dim] - 1)
+        return self.viewed(self.shape, at)
+
+    def repeat(self, times: Sequence[int]) -> Tensor:
+        """Tiled `times[k]` times along dim k (dims are aligned at the end)."""
+        source = self.reshape((1,) * (len(times) - self.rank) + self.shape)
+        shape = tuple(n * t for n, t in zip(source.shape, times))
+        extents = self.graph.extents(shape)
+        at = [
+            Index() if 0 in (n, t) else axis.mod(n, extents)
+            for axis, n, t in zip(_axes(shape), source.shape, times)
+        ]
+        return source.viewed(shape, at)
+
+    def windows(self, dim: int, size: int, stride: int = 1, dilation: int = 1) -> Tensor:
+        """Overlapping windows along a dim: it counts them, a new last dim is inside one."""
+        dim = self.dim(dim)
+        count = (self.shape[dim] - dilation * (size - 1) - 1) // stride + 1
+        shape = self.shape[:dim] + (max(count, 0),) + self.shape[dim + 1 :] + (size,)
+        axes = _axes(shape)
+        at = list(axes[:-1])
+        at[dim] = at[dim] * stride + axes[-1] * dilation
+        return self.viewed(shape, at)
+
+    def pad(self, pads: Sequence[tuple[int, int]], fill: Scalar = 0) -> Tensor:
+        """`pads[k] = (before, after)` elements of `fill` around dim k; negative ones crop."""
+        fill = scalar_of(fill, self.dtype)
+        shape = tuple(n + lo + hi for n, (lo, hi) in zip(self.shape, pads))
+        if any(n == 0 for n in self.shape):
+            return self.graph.full(shape, fill, self.dtype)
+        base = self
+        if self.view.guard and repr(self.view.fill) != repr(fill):
+            base = self.copy()  # one view has one fill
+        at = [axis - lo for axis, (lo, _) in zip(_axes(shape), pads)]
+        out = base.viewed(shape, at)
+        guard: list[Index] = []
+        for n, index, (lo, hi) in zip(self.shape, at, pads):
+            guard += [index] * (lo > 0) + [-index + (n - 1)] * (hi > 0)
+        extents = self.graph.extents(shape)
+        guard = [g for g in guard if g.bounds(extents)[0] < 0]
+        view = View(out.view.index, out.view.guard + tuple(guard), fill)
+        return Tensor(self.graph, Operand(out.node, view), shape, self.dtype)
+
+    # ------------------------------------------------------------------ storing
+    def copy(self) -> Tensor:
+        """Stored to memory as it is seen, bit by bit (a Cast to its own dtype)."""
+        return self.graph.emit("Cast", [self.operand], self.shape, self.dtype)
+
+    def stored(self) -> Operand:
+        """An operand that reads a whole node by identity, stored first if this is a view."""
+        source = self
+        if (
+            self.view != _identity(self.shape)
+            or self.graph.nodes[self.node].shape != self.shape
+        ):
+            source = self.copy()
+        return Operand(source.node, View.identity(self.rank))
+
+    def operand_of_output(self) -> Operand:
+        """Its operand, where reading a whole node is spelled `View.identity`."""
+        whole = self.graph.nodes[self.node].shape == self.shape
+        if whole and self.view == _identity(self.shape):
+            return Operand(self.node, View.identity(self.rank))
+        return self.operand
+
+    # ------------------------------------------------------------------ pointwise ops
+    def unary(self, op: str) -> Tensor:
+        """One of the unary ops of the op table."""
+        if OPS[op].floats_only and not self.dtype.is_float:
+            raise HlirError(
+                f"{op} takes floats, not {self.dtype}", where=self.graph.source.line
+            )
+        return self.graph.emit(op, [self.operand], self.shape, self.dtype)
+
+    def binary(self, op: str, other: Tensor | Scalar) -> Tensor:
+        """One of the binary ops of the op table, with broadcasting; dtypes must agree."""
+        a, b = self.broadcast(self.like(other))
+        if a.dtype != b.dtype:
+            raise HlirError(
+                f"{op} of {a.dtype} and {b.dtype}",
+                where=self.graph.source.line,
+                fix="cast one of them",
+            )
+        out = BOOL if OPS[op].dtype == "bool" else a.dtype
+        return self.graph.emit(op, [a.operand, b.operand], a.shape, out)
+
+    def where(self, a: Tensor | Scalar, b: Tensor | Scalar) -> Tensor:
+        """`a` where this condition holds, `b` elsewhere (Select); a tensor gives the dtype."""
+        if not isinstance(a, Tensor):
+            a = b.like(a) if isinstance(b, Tensor) else self.graph.constant(a, F32)
+        c, x, y = self.broadcast(a, a.like(b))
+        if c.dtype != BOOL or x.dtype != y.dtype:
+            raise HlirError(
+                f"Select of {c.dtype}, {x.dtype}, {y.dtype}", where=self.graph.source.line
+            )
+        return self.graph.emit("Select", [c.operand, x.operand, y.operand], c.shape, x.dtype)
+
+    def cast(self, dtype: DType) -> Tensor:
+        """Converted to another dtype; itself when it has that dtype."""
+        if dtype == self.dtype:
+            return self
+        return self.graph.emit("Cast", [self.operand], self.shape, dtype)
+
+    def like(self, value: Tensor | Scalar) -> Tensor:
+        """A Python number as a constant of this tensor's dtype; a Tensor as it is."""
+        if isinstance(value, Tensor):
+            return value
+        return self.graph.constant(value, self.dtype)
+
+    def broadcast(self, *others: Tensor) -> list[Tensor]:
+        """This tensor and the others, expanded to their common shape."""
+        shape = broadcast_shapes(self.shape, *(o.shape for o in others))
+        return [t.expand(shape) for t in (self, *others)]
+
+    def __add__(self, other: Tensor | Scalar) -> Tensor:
+        return self.binary("Add", other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Tensor | Scalar) -> Tensor:
+        return self.binary("Mul", other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Tensor:
+        return self * -1
+
+    def __sub__(self, other: Tensor | Scalar) -> Tensor:
+        return self + -other
+
+    def __rsub__(self, other: Scalar) -> Tensor:
+        return -self + other
+
+    def __mod__(self, other: Tensor | Scalar) -> Tensor:
+        return self.binary("Mod", other)
+
+    def __lt__(self, other: Tensor | Scalar) -> Tensor:
+        return self.binary("LessThan", other)
+
+    def __gt__(self, other: Tensor | Scalar) -> Tensor:
+        return self.like(other).binary("LessThan", self)
+
+    # ------------------------------------------------------------------ reductions
+    def reduce(self, op: str, dim: int) -> Tensor:
+        """SumReduce or MaxReduce over one dim; a dim of size 1 is only dropped."""
+        if _is_one(self.shape[dim := self.dim(dim)]):
+            return self.pick(dim, 0)
+        shape = self.shape[:dim] + self.shape[dim + 1 :]
+        at = {out_axis(k): out_axis(k if k < dim else k - 1) for k in range(self.rank)}
+        at[out_axis(dim)] = REDUCED
+        view = View(
+            tuple(i.rename(at) for i in self.view.index),
+            tuple(g.rename(at) for g in self.view.guard),
+            self.view.fill,
+        )
+        attrs = {"extent": self.shape[dim]}
+        return self.graph.emit(op, [Operand(self.node, view)], shape, self.dtype, attrs)
+
+    def sum(self, *dims: int, keepdim: bool = False) -> Tensor:
+        """Sum over dims (a chain of SumReduce, last dim first); no dims: over none."""
+        return self._chain("SumReduce", dims, keepdim)
+
+    def max(self, *dims: int, keepdim: bool = False) -> Tensor:
+        """Maximum over dims (a chain of MaxReduce, last dim first); NaN wins."""
+        return self._chain("MaxReduce", dims, keepdim)
+
+    def _chain(self, op: str, dims: Sequence[int], keepdim: bool) -> Tensor:
+        out, gone = self, sorted({self.dim(d) for d in dims}) if self.rank else []
+        for dim in reversed(gone):
+            out = out.reduce(op, dim)
+        if keepdim:
+            out = out.reshape([1 if k in gone else n for k, n in enumerate(self.shape)])
+        return out
+
+    # ------------------------------------------------------------------ data-dependent indices
+    def gather(
+        self, shape: Sequence[Dim], at: Sequence[Index], indices: Sequence[Tensor]
+    ) -> Tensor:
+        """Read where integer tensors say (Gather).
+
+        Arguments:
+            shape: Dims of the result.
+            at: Per dim of this tensor, where it is read: over axes of `shape`, and `@k`, which
+                takes the value of `indices[k]`.
+            indices: Integer tensors that expand to `shape`; their values must be in bounds.
+        """
+        shape = tuple(shape)
+        base = self.copy() if self.view.guard else self
+        sizes = [
+            self.shape[next(d for d, i in enumerate(at) if f"@{k}" in i.axes)]
+            for k in range(len(indices))
+        ]
+        extents = self.graph.extents(shape) | {
+            f"@{k}": self.graph._upper(n) for k, n in enumerate(sizes)
+        }
+        view = base.view.compose({out_axis(k): i for k, i in enumerate(at)}, extents)
+        reads = [Operand(base.node, view), *(i.expand(shape).operand for i in indices)]
+        return self.graph.emit("Gather", reads, shape, self.dtype, {"extents": tuple(sizes)})
+
+    def scatter(self, src: Tensor, indices: Sequence[Tensor], mode: str) -> Tensor:
+        """This tensor with `src` stored (`"set"`) or added (`"add"`) at indices (Scatter).
+
+        Arguments:
+            src: What is stored; its shape is the set of points.
+            indices: One integer tensor per dim of this tensor, expanding to the shape of `src`.
+            mode: `"set"` or `"add"`.
+        """
+        reads = [self.operand, src.operand, *(i.expand(src.shape).operand for i in indices)]
+        attrs = {"mode": mode, "points": src.shape}
+        return self.graph.emit("Scatter", reads, self.shape, self.dtype, attrs)
+
+
+def scalar_of(value: Scalar, dtype: DType) -> Scalar:
+    """A Python number as the kind that `dtype` has; integers wrap as they do in memory.
+
+    Raises:
+        HlirError: for a fractional number where an integer is needed.
+    """
+    if dtype == BOOL:
+        return bool(value)
+    if dtype.is_float:
+        return float(value)
+    if int(value) != value:
+        raise HlirError(f"{value!r} is not a value of {dtype}")
+    low = 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
+    return (int(value) - low) % (1 << dtype.bits) + low
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The common shape, dims aligned at the end.
+
+    Raises:
+        HlirError: when two sizes differ and neither is 1.
+    """
+    out: list[Dim] = [1] * max((len(s) for s in shapes), default=0)
+    for shape in shapes:
+        lead = len(out) - len(shape)
+        for k, n in enumerate(shape, lead):
+            if _is_one(out[k]):
+                out[k] = n
+            elif not _is_one(n) and n != out[k]:
+                raise HlirError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+    return tuple(out)
+
+
+def _is_one(dim: Dim) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _axes(shape: Sequence[Dim]) -> tuple[Index, ...]:
+    """The axis of each dim; the axis of a dim of size 1 is 0."""
+    return tuple(
+        Index() if _is_one(n) else Index.axis(out_axis(k)) for k, n in enumerate(shape)
+    )
+
+
+def _identity(shape: Sequence[Dim]) -> View:
+    return View(_axes(shape))
+
+
+def _regroup(old: Shape, new: Shape) -> list[Index]:
+    """`regroup`, with symbolic dims only where both shapes have the same one."""
+    out: list[Index] = []
+    olds, news = _runs(old), _runs(new)
+    if [s for _, s in olds] != [s for _, s in news]:
+        raise HlirError(
+            f"cannot reshape {old} into {new}: symbolic dims are split or merged",
+            fix="capture with fixed sizes there; dynamic reshapes are not supported yet",
+        )
+    base = 0
+    for (a, symbol), (b, _) in zip(olds, news):
+        shifted = {out_axis(k): out_axis(k + base) for k in range(len(b))}
+        out += [i.rename(shifted) for i in regroup(a, b)]
+        base += len(b)
+        if symbol is not None:
+            out.append(Index.axis(out_axis(base)))
+            base += 1
+    return out
+
+
+def _runs(shape: Shape) -> list[tuple[list[int], Dim | None]]:
+    """Runs of fixed dims, each with the symbolic dim that ends it (None at the end)."""
+    runs: list[tuple[list[int], Dim | None]] = []
+    run: list[int] = []
+    for n in shape:
+        if isinstance(n, int):
+            run.append(n)
+        else:
+            runs.append((run, n))
+            run = []
+    return [*runs, (run, None)]
