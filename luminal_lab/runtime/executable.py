@@ -1,0 +1,517 @@
+"""An Executable: a candidate that is called like the module that it came from."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.errors import CallError, CompilerError, LuminalError
+from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.hlir.graph import Hlir, OutputSpec
+from luminal_lab.runtime.program import Code, KernelCode, Program, same_layout
+from luminal_lab.runtime.signature import Signature
+from luminal_lab.search.candidate import Candidate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class NoCompilerWarning(UserWarning):
+    """There is no C compiler: the program runs in the reference interpreter, slowly."""
+
+
+@dataclass(frozen=True)
+class BuildStats:
+    """What building took.
+
+    Arguments:
+        source_seconds: Making the kernels' sources.
+        compile_seconds: Compiling, linking, loading, and running what depends on weights alone.
+        persistent_bytes: Memory for packed and precomputed weights.
+        copied_bytes: Memory for weights that were copied for their layout.
+        arena_bytes: Memory of one concurrent call.
+    """
+
+    source_seconds: float
+    compile_seconds: float
+    persistent_bytes: int = 0
+    copied_bytes: int = 0
+    arena_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """How one argument is checked and brought into the layout that the kernels read."""
+
+    name: str
+    position: int
+    shape: tuple[int, ...]
+    dtype: Any
+    strides: tuple[int, ...]
+    slot: int  # among the external pointers, -1 when no kernel reads it
+
+
+@dataclass(frozen=True)
+class _Result:
+    """How one output is made."""
+
+    spec: OutputSpec
+    dtype: Any
+    strides: tuple[int, ...]
+    slot: int  # among the external pointers when it is written straight, else -1
+    position: int = -1  # of the argument that it is, or that it is written back into
+
+
+class Executable:
+    """A compiled program, called with the inputs of the captured module.
+
+    Thread-safe and reentrant. Outputs are fresh tensors with the dtype, shape and strides that
+    eager PyTorch gives, without a gradient. Tensors that the module mutates are written back. A
+    weight that changed since the last call is noticed.
+
+    Arguments:
+        candidate: What it computes.
+        program: The compiled kernels, None when the reference interpreter runs it.
+        stats: What building took.
+        freeze: Whether weight-only work was done at build time.
+    """
+
+    def __init__(
+        self, candidate: Candidate, program: Program | None, stats: BuildStats, freeze: bool
+    ):
+        import torch
+
+        self.candidate, self.program, self.stats, self.freeze = (
+            candidate,
+            program,
+            stats,
+            freeze,
+        )
+        hlir: Hlir = candidate.hlir
+        self.hlir = hlir
+        self.signature = Signature(hlir)
+        external = program.external if program is not None else {}
+        buffers = candidate.buffers
+        self._arguments = tuple(
+            _Argument(
+                spec.name,
+                spec.position if spec.position is not None else k,
+                tuple(hlir.nodes[spec.node].shape),
+                torch_dtype(hlir.nodes[spec.node].dtype),
+                buffers[spec.name].element_strides
+                if spec.name in buffers
+                else row_major(hlir.nodes[spec.node].shape),
+                external.get(spec.name, -1),
+            )
+            for k, spec in enumerate(s for s in hlir.inputs if s.kind == "arg")
+        )
+        position = {a.name: a.position for a in self._arguments}
+        self._results = tuple(
+            _Result(
+                spec,
+                torch_dtype(hlir.nodes[spec.value.node].dtype),
+                result_strides(spec),
+                external.get(spec.name, -1),
+                position.get(spec.mutates or spec.aliases or "", -1),
+            )
+            for spec in hlir.outputs
+        )
+        self._threads: Callable[[], int] = torch.get_num_threads
+        self._fresh = torch.empty_strided
+
+    # ------------------------------------------------------------------ calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program.
+
+        Arguments:
+            *args: As for the captured module: CPU tensors of the captured shapes and dtypes.
+                Tensors that are not contiguous are copied.
+            **kwargs: Likewise.
+
+        Returns:
+            What the module returns, in its structure.
+
+        Raises:
+            CallError: for an input of another shape, dtype, device or number.
+        """
+        leaves = self.signature.flatten(args, kwargs)
+        program = self.program
+        if program is None:
+            return self._interpret(leaves)
+        if program.weights.changed:
+            program.refresh()
+        frame = program.take()
+        try:
+            external = frame.external
+            local: dict[str, Tensor] = {}
+            for a in self._arguments:
+                t = leaves[a.position]
+                try:
+                    plain = (
+                        t.dtype is a.dtype
+                        and t.shape == a.shape
+                        and t.is_cpu
+                        and t.stride() == a.strides
+                    )
+                except AttributeError:
+                    plain = False
+                if not plain:
+                    t = self._coerce(a, t)
+                local[a.name] = t
+                if a.slot >= 0:
+                    external[a.slot] = t.data_ptr()
+            for r in self._results:
+                if r.slot >= 0:
+                    out = self._fresh(r.spec.shape, r.strides, dtype=r.dtype)
+                    local[r.spec.name] = out
+                    external[r.slot] = out.data_ptr()
+            program.run(frame, self._threads(), local)
+            values = []
+            for r in self._results:
+                if r.slot >= 0:
+                    values.append(local[r.spec.name])
+                elif r.spec.aliases is not None:
+                    values.append(None)
+                else:
+                    values.append(frame.tensor(r.spec.name, local))
+            return self._finish(values, leaves)
+        finally:
+            program.give(frame)
+
+    def _finish(self, values: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        """Write mutated inputs back, then hand out the user's outputs.
+
+        Arguments:
+            values: For each output a tensor; one that is not fresh is copied.
+            leaves: The inputs as the user gave them.
+        """
+        import torch
+
+        outputs: list[Any] = []
+        with torch.no_grad():
+            for r, value in zip(self._results, values):
+                if r.spec.mutates is not None:
+                    if r.position >= 0:
+                        leaves[r.position].detach().copy_(value)
+                    else:
+                        self.hlir.weights[r.spec.mutates].detach().copy_(value)
+                elif r.spec.aliases is not None:
+                    given = leaves[r.position] if r.position >= 0 else None
+                    outputs.append(
+                        self.hlir.weights[r.spec.aliases] if given is None else given
+                    )
+                elif r.slot >= 0:
+                    outputs.append(value)
+                else:
+                    outputs.append(fresh_copy(value, r.strides))
+        return self.signature.unflatten(outputs)
+
+    def _coerce(self, a: _Argument, given: Any) -> Tensor:
+        """The argument in the layout that the kernels read, or a CallError that says why."""
+        import torch
+
+        if isinstance(given, bool | int | float) and a.shape == ():
+            given = torch.tensor(given, dtype=a.dtype)
+        where = f"argument {a.name!r} of {self.hlir.name}"
+        if not isinstance(given, torch.Tensor):
+            raise CallError(
+                f"got {type(given).__name__} where a tensor {describe(a.dtype, a.shape)} is "
+                "expected",
+                where=where,
+            )
+        if given.device.type != "cpu":
+            raise CallError(
+                f"got a tensor on {given.device}; this executable was compiled for the CPU",
+                where=where,
+                fix="pass tensor.cpu()",
+            )
+        if given.layout != torch.strided:
+            raise CallError(
+                f"got a tensor of layout {given.layout}; expected a dense one",
+                where=where,
+                fix="pass tensor.to_dense()",
+            )
+        if given.dtype != a.dtype:
+            raise CallError(
+                f"got dtype {given.dtype}; expected {a.dtype}",
+                where=where,
+                fix=f"pass tensor.to({a.dtype}), or compile for {given.dtype}",
+            )
+        if tuple(given.shape) != a.shape:
+            raise CallError(
+                f"got shape {tuple(given.shape)}; expected {a.shape}",
+                where=where,
+                fix="compile for this shape: shapes are fixed when a program is captured",
+            )
+        given = given.detach()
+        if given.is_neg():
+            given = given.resolve_neg()
+        if same_layout(given.stride(), a.strides, a.shape):
+            return given
+        with torch.no_grad():
+            return torch.empty_strided(a.shape, a.strides, dtype=a.dtype).copy_(given)
+
+    def _interpret(self, leaves: Sequence[Any]) -> Any:
+        """The same, by the reference interpreter in the program's own dtypes."""
+        from luminal_lab.hlir.interpreter import run
+
+        inputs = list(leaves)
+        for a in self._arguments:
+            inputs[a.position] = self._coerce(a, leaves[a.position])
+        values = run(self.hlir, inputs, compute="native")
+        return self._finish(values, leaves)
+
+    # ------------------------------------------------------------------ looking at it
+
+    @property
+    def plan(self):
+        """The memory plan.
+
+        Raises:
+            LuminalError: when there is none: the reference interpreter runs the program.
+        """
+        if self.program is None:
+            raise LuminalError(
+                "the reference interpreter has no memory plan", fix="install gcc"
+            )
+        return self.program.plan
+
+    def source(self) -> str:
+        """The C of all kernels, one after the other."""
+        code = self.program.code if self.program is not None else ()
+        return "\n\n".join(c.text for c in code if isinstance(c, KernelCode))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Plain data: one dict per call, in order."""
+        candidate = self.candidate
+        out = []
+        for k, call in enumerate(candidate.calls):
+            code = self.program.code[call.kernel] if self.program is not None else None
+            name = code.entry if isinstance(code, KernelCode) else getattr(code, "name", "")
+            kernel = candidate.kernels[call.kernel]
+            out.append(
+                {
+                    "call": k,
+                    "kernel": call.kernel,
+                    "name": name,
+                    "region": call.region,
+                    "at_build": call.at_build and self.freeze,
+                    "library": not hasattr(kernel, "outputs"),
+                    "binds": dict(call.bind),
+                }
+            )
+        return out
+
+    def table(self):
+        """The calls in order, as a pandas DataFrame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def text(self) -> str:
+        """The calls, one line each."""
+        lines = [repr(self)]
+        for row in self.rows():
+            binds = ", ".join(f"{k}={v}" for k, v in row["binds"].items())
+            when = "build " if row["at_build"] else ""
+            lines.append(f"{row['call']:>4} {when}{row['name'] or row['kernel']}({binds})")
+        return "\n".join(lines)
+
+    def graph(self):
+        """A graphviz Digraph of calls and the buffers between them."""
+        import graphviz
+
+        from luminal_lab.runtime.plan import reads_of, writes_of
+
+        dot = graphviz.Digraph("executable", node_attr={"shape": "box"})
+        made: dict[str, str] = {}
+        for k, (call, row) in enumerate(zip(self.candidate.calls[:300], self.rows())):
+            kernel = self.candidate.kernels[call.kernel]
+            dot.node(f"c{k}", f"{k}: {row['name'] or row['kernel']}\n{call.region}")
+            for name in reads_of(kernel):
+                bound = call.bind[name]
+                if bound not in made:
+                    made[bound] = f"b{len(made)}"
+                    dot.node(made[bound], bound, shape="ellipse")
+                dot.edge(made[bound], f"c{k}", label=bound)
+            for name in writes_of(kernel):
+                made[call.bind[name]] = f"c{k}"
+        return dot
+
+    def diff(self, other: Executable) -> str:
+        """How the calls of another executable differ, line by line."""
+        import difflib
+
+        lines = difflib.unified_diff(
+            self.text().splitlines(), other.text().splitlines(), "this", "other", lineterm=""
+        )
+        return "\n".join(lines)
+
+    def save(self, path: Any) -> None:
+        """Save the candidate that it was built from; `load` builds it again."""
+        self.candidate.save(path)
+
+    @staticmethod
+    def load(path: Any, **options: Any) -> Executable:
+        """Build what `save` wrote; compiled kernels come from the cache.
+
+        Arguments:
+            path: The file.
+            options: As for `build`.
+        """
+        return build(Candidate.load(path), **options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Executable:
+        """Itself: it is immutable, and weights are shared with PyTorch by design."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(build, freeze=self.freeze), (self.candidate,)
+
+    def __repr__(self) -> str:
+        c = self.candidate
+        if self.program is None:
+            return f"Executable({self.hlir.name}: reference interpreter, no C compiler)"
+        own = sum(isinstance(code, KernelCode) for code in self.program.code)
+        return (
+            f"Executable({self.hlir.name}: {len(self.program.at_call)} calls of "
+            f"{len(c.kernels)} kernels ({own} compiled), {len(self.program.at_build)} calls done "
+            f"at build time; arena {self.stats.arena_bytes:,} B, "
+            f"weights packed {self.stats.persistent_bytes:,} B; "
+            f"built in {self.stats.source_seconds + self.stats.compile_seconds:.2f} s)"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from importlib import import_module
+
+        bundle = {"text/plain": repr(self)}
+        try:
+            views = import_module("luminal_lab.views.executable")
+        except ModuleNotFoundError:
+            return bundle
+        return {**bundle, "text/html": views.to_html(self)}
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, as torch gives them (a dim of 0 counts as 1)."""
+    out, step = [], 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(out))
+
+
+def result_strides(spec: OutputSpec) -> tuple[int, ...]:
+    """The strides that eager gives an output."""
+    return tuple(spec.stride) if spec.stride is not None else row_major(spec.shape)
+
+
+def fresh_copy(value: Tensor, strides: Sequence[int]) -> Tensor:
+    """A new tensor with given strides; dims of stride 0 hold one element each."""
+    import torch
+
+    shape = tuple(value.shape)
+    if 0 in shape:
+        return torch.empty_strided(shape, tuple(strides), dtype=value.dtype)
+    small = value
+    for dim, (n, step) in enumerate(zip(shape, strides)):
+        if step == 0 and n > 1:
+            small = small.narrow(dim, 0, 1)
+    out = torch.empty_strided(tuple(small.shape), tuple(strides), dtype=value.dtype)
+    return out.copy_(small).as_strided(shape, tuple(strides))
+
+
+def describe(dtype: Any, shape: Sequence[int]) -> str:
+    """`float32[2, 3]`."""
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+def build(
+    candidate: Candidate,
+    *,
+    freeze: bool = True,
+    target: Any = None,
+    progress: bool | Callable[[int, int, str], None] | None = None,
+    code: Mapping[int, Code] | None = None,
+) -> Executable:
+    """Compile a candidate to one shared library, ready to be called like the module.
+
+    Arguments:
+        candidate: The program.
+        freeze: Compute and pack what depends on weights alone now, not at each call.
+        target: The `CpuTarget` whose machine the sources are made for, None for the default.
+        progress: True for a progress bar over compiled units, or a function called with
+            (done, total, name).
+        code: Code to use for some kernels (by index), such as one that was edited by hand.
+
+    Raises:
+        CompilerError: when the compiler rejects a kernel, with its whole message.
+        LuminalError: for a candidate of another target.
+    """
+    if candidate.target != "cpu":
+        raise LuminalError(
+            f"this candidate is for {candidate.target!r}, and this runtime runs 'cpu'",
+            fix="saturate and search with target='cpu'",
+        )
+    from luminal_lab.runtime.compiler import discover
+    from luminal_lab.runtime.sources import candidate_code, progress_bar
+
+    try:
+        discover()
+    except CompilerError as error:
+        warnings.warn(
+            f"{error.what}; the program runs in the reference interpreter, which is slow "
+            f"({error.fix})",
+            NoCompilerWarning,
+            stacklevel=2,
+        )
+        return Executable(candidate, None, BuildStats(0.0, 0.0), freeze)
+    start = time.perf_counter()
+    given = dict(code or {})
+    codes = candidate_code(candidate, target, given)
+    middle = time.perf_counter()
+    weights = candidate.hlir.weights
+    with progress_bar(progress, len(codes)) as report:
+        program = Program(
+            candidate, codes, weights, direct_outputs(candidate, freeze), freeze=freeze,
+            progress=report,
+        )  # fmt: skip
+    stats = BuildStats(
+        middle - start,
+        time.perf_counter() - middle,
+        program.plan.persistent_bytes,
+        program.weights.copied_bytes,
+        program.plan.arena_bytes,
+    )
+    return Executable(candidate, program, stats, freeze)
+
+
+def direct_outputs(candidate: Candidate, freeze: bool) -> tuple[str, ...]:
+    """Output buffers that kernels may write straight into the tensor that the user gets."""
+    from luminal_lab.runtime.plan import writes_of
+
+    early = {
+        call.bind[name]
+        for call in candidate.calls
+        if freeze and call.at_build
+        for name in writes_of(candidate.kernels[call.kernel])
+    }
+    out = []
+    for spec in candidate.hlir.outputs:
+        if spec.mutates is not None or spec.aliases is not None:
+            continue
+        if spec.name not in candidate.buffers:
+            raise LuminalError(
+                f"the candidate computes no buffer for the output {spec.name!r}",
+                where=candidate.hlir.name,
+            )
+        buffer = candidate.buffers[spec.name]
+        same = same_layout(result_strides(spec), buffer.element_strides, spec.shape)
+        if spec.name not in early and same and buffer.shape == tuple(spec.shape):
+            out.append(spec.name)
+    return tuple(out)

@@ -1,0 +1,444 @@
+"""A program in memory: compiled kernels, pointer tables, and the frames that calls run in.
+
+All kernel calls read their pointers from rows of one table. A *frame* is what one concurrent
+call owns: an arena and a table into it; only the pointers of arguments, fresh outputs and weights
+are patched. What depends on weights alone was computed when the program was built, and is
+computed again when a weight has changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_void_p
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from luminal_lab.errors import CallError, LuminalError
+from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.runtime import compiler as cc
+from luminal_lab.runtime.memory import Block
+from luminal_lab.runtime.native import CallRow, FrameHeader, Native, PatchRow, native
+from luminal_lab.runtime.plan import Extra, MemoryPlan, make_plan, reads_of, writes_of
+from luminal_lab.search.candidate import Candidate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A kernel as C.
+
+    Arguments:
+        entry: The function `void entry(char *const *b, long threads)`; with packs there is
+            `entry_pack` too.
+        text: A translation unit that defines it.
+        params: The kernel's buffer names in the order of `b`; then one pointer per pack, then
+            the workspace if there is one.
+        packs: Bytes of each pack buffer.
+        workspace: Bytes of scratch.
+        overwrites: Whether an operand may share memory with the output (no `restrict`).
+    """
+
+    entry: str
+    text: str
+    params: tuple[str, ...]
+    packs: tuple[int, ...] = ()
+    workspace: int = 0
+    overwrites: bool = False
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A kernel as a Python function on tensors: operands read, buffers to fill."""
+
+    name: str
+    run: Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+
+
+Code = KernelCode | Routine
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of C calls `first..last-1`, or one Python routine for the call at `position`."""
+
+    first: int
+    last: int
+    routine: Routine | None = None
+    position: int = -1
+
+
+@dataclass(frozen=True)
+class _Action:
+    """Work at build time: a call or the packing for it, and the weights that it depends on."""
+
+    position: int
+    function: int  # address, 0 for a routine
+    weights: frozenset[str]
+
+
+class Program:
+    """A candidate, compiled and laid out.
+
+    Arguments:
+        candidate: What to run.
+        code: One per kernel of the candidate.
+        weights: Tensors by name: the candidate's weight and constant buffers.
+        direct: Output buffers that are written straight into fresh tensors.
+        freeze: Whether to compute what depends on weights alone now.
+        progress: Called per compiled unit.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        code: Sequence[Code],
+        weights: Mapping[str, Tensor],
+        direct: Sequence[str],
+        *,
+        freeze: bool,
+        progress: cc.Progress | None = None,
+    ):
+        self.candidate, self.code, self.freeze = candidate, tuple(code), freeze
+        self.native: Native = native()
+        kernels = [c for c in code if isinstance(c, KernelCode)]
+        self.library: ctypes.CDLL | None = None
+        self.library_path = None
+        if kernels:
+            units = [cc.Unit(k.entry, k.text) for k in kernels]
+            self.library_path = cc.shared_library(units, progress=progress)
+            self.library = cc.load(self.library_path)
+        self._addresses: dict[str, int] = {}
+        self.weights = _Weights(candidate, weights)
+        calls = range(len(candidate.calls))
+        self.at_build = [p for p in calls if freeze and candidate.calls[p].at_build]
+        self.at_call = [p for p in calls if not (freeze and candidate.calls[p].at_build)]
+        args = [n for n, kind in candidate.kinds.items() if kind == "arg"]
+        self.args, self.direct = tuple(args), tuple(direct)
+        self.external = {n: k for k, n in enumerate((*args, *direct, *self.weights.names))}
+        self.plan = self._make_plan()
+        self._lay_out()
+        self._lock = threading.Lock()
+        self.persistent = Block(self.plan.persistent_bytes)
+        self.generation = 0
+        self._frames: list[Frame] = []
+        self._build_frame = Frame(self)
+        self._run_actions(self.actions)
+        self._frames.append(self._build_frame)
+
+    # ------------------------------------------------------------------ layout
+
+    def _make_plan(self) -> MemoryPlan:
+        extras: list[Extra] = []
+        self._extras: dict[int, list[str]] = {}
+        when = {p: k for k, p in enumerate(self.at_call)}
+        for position, call in enumerate(self.candidate.calls):
+            code = self.code[call.kernel]
+            if not isinstance(code, KernelCode):
+                continue
+            names = self._extras[position] = []
+            now = when.get(position, -1)
+            for k, nbytes in enumerate(code.packs):
+                names.append(f"{code.entry}.pack{k}@{position}")
+                span = (-1, len(when)) if self.freeze else (now, now)
+                extras.append(Extra(names[-1], "pack", nbytes, self.freeze, *span))
+            if code.workspace:
+                names.append(f"workspace@{position}")
+                # A frozen call's packing runs while the executable is built, in a frame that
+                # serves no call yet: its scratch may lie wherever the call's own lies.
+                extras.append(Extra(names[-1], "workspace", code.workspace, False, now, now))
+        persistent: dict[str, None] = {}
+        for position in self.at_build:
+            call = self.candidate.calls[position]
+            for name in writes_of(self.candidate.kernels[call.kernel]):
+                persistent.setdefault(call.bind[name])
+        return make_plan(
+            self.candidate,
+            at_call=self.at_call,
+            persistent=tuple(persistent),
+            external=tuple(self.external),
+            extras=extras,
+            overwrites=lambda k: bool(getattr(self.code[k], "overwrites", False)),
+        )
+
+    def _lay_out(self) -> None:
+        """Rows of the pointer table, the calls in order, and the work at build time."""
+        self.slots: list[str] = []  # which buffer or extra each slot of the table points to
+        rows: dict[int, int] = {}
+        for position, call in enumerate(self.candidate.calls):
+            code = self.code[call.kernel]
+            if isinstance(code, KernelCode):
+                rows[position] = len(self.slots)
+                self.slots += [call.bind[p] for p in code.params] + self._extras[position]
+        self.rows = rows
+        calls: list[tuple[int, int]] = []
+        self.call_positions: list[int] = []  # the position behind each entry of `calls`
+        steps: list[Step] = []
+        start = 0
+        for position in self.at_call:
+            code = self.code[self.candidate.calls[position].kernel]
+            if isinstance(code, KernelCode):
+                if code.packs and not self.freeze:
+                    calls.append((self._address(f"{code.entry}_pack"), rows[position]))
+                    self.call_positions.append(position)
+                calls.append((self._address(code.entry), rows[position]))
+                self.call_positions.append(position)
+                continue
+            if len(calls) > start:
+                steps.append(Step(start, len(calls)))
+                start = len(calls)
+            steps.append(Step(0, 0, code, position))
+        if len(calls) > start:
+            steps.append(Step(start, len(calls)))
+        self.steps = tuple(steps)
+        self.ncalls = len(calls)
+        self.call_rows = (CallRow * max(len(calls), 1))(*calls)
+        patches = [
+            (k, self.external[n]) for k, n in enumerate(self.slots) if n in self.external
+        ]
+        self.patch_rows = (PatchRow * max(len(patches), 1))(*patches)
+        self.npatches = len(patches)
+        self.actions = self._actions() if self.freeze else ()
+
+    def _actions(self) -> tuple[_Action, ...]:
+        depends: dict[str, frozenset[str]] = {
+            n: frozenset([n] if n in self.weights.names else []) for n in self.candidate.buffers
+        }
+        actions: list[_Action] = []
+        later: list[_Action] = []
+        at_build = frozenset(self.at_build)
+        for position, call in enumerate(self.candidate.calls):
+            kernel, code = self.candidate.kernels[call.kernel], self.code[call.kernel]
+            reads = [call.bind[n] for n in reads_of(kernel)]
+            needs = frozenset().union(*(depends[n] for n in reads)) if reads else frozenset()
+            target = actions if position in at_build else later
+            if isinstance(code, KernelCode) and code.packs:
+                target.append(_Action(position, self._address(f"{code.entry}_pack"), needs))
+            if position in at_build:
+                known = isinstance(code, KernelCode)
+                address = self._address(code.entry) if known else 0
+                actions.append(_Action(position, address, needs))
+                for name in writes_of(kernel):
+                    depends[call.bind[name]] = needs
+        return (*actions, *later)
+
+    def _address(self, entry: str) -> int:
+        if entry not in self._addresses:
+            assert self.library is not None
+            try:
+                self._addresses[entry] = self.native.address(self.library, entry)
+            except AttributeError:
+                raise LuminalError(
+                    f"the compiled kernels have no function {entry}",
+                    where=str(self.library_path),
+                    fix="a source defines its entry, and entry_pack if it packs weights",
+                ) from None
+        return self._addresses[entry]
+
+    # ------------------------------------------------------------------ weights and frames
+
+    def _run_actions(self, actions: Sequence[_Action]) -> None:
+        import torch
+
+        frame = self._build_frame
+        frame.load_weights()
+        self.native.bind(frame.address)
+        threads = torch.get_num_threads()
+        for action in actions:
+            if action.function:
+                run = _KERNEL(action.function)
+                run(frame.table_address + 8 * self.rows[action.position], threads)
+            else:
+                self.run_routine(action.position, frame, {})
+
+    def refresh(self) -> None:
+        """Follow weights that changed since the last call, and what depends on them."""
+        with self._lock:
+            changed = self.weights.update()
+            if changed:
+                self._build_frame = Frame(self)
+                self._run_actions([a for a in self.actions if a.weights & changed])
+                self.generation += 1
+
+    def take(self) -> Frame:
+        """A frame for one call; give it back when the call is over."""
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = Frame(self)
+        if frame.generation != self.generation:
+            frame.generation = self.generation
+            frame.load_weights()
+        return frame
+
+    def give(self, frame: Frame) -> None:
+        """Return a frame for the next call."""
+        self._frames.append(frame)
+
+    def run_routine(self, position: int, frame: Frame, local: Mapping[str, Tensor]) -> None:
+        """Run a Python step on the tensors of a call."""
+        call = self.candidate.calls[position]
+        kernel, code = self.candidate.kernels[call.kernel], self.code[call.kernel]
+        assert isinstance(code, Routine)
+        reads = [frame.tensor(call.bind[n], local) for n in reads_of(kernel)]
+        writes = [frame.tensor(call.bind[n], local) for n in writes_of(kernel)]
+        code.run(reads, writes)
+
+    def run(self, frame: Frame, threads: int, local: Mapping[str, Tensor]) -> None:
+        """Run all steps; the frame's external pointers have been set."""
+        if len(self.steps) == 1 and self.steps[0].routine is None:
+            self.native.call_all(frame.address, self.ncalls, threads)
+            return
+        self.native.bind(frame.address)
+        for step in self.steps:
+            if step.routine is None:
+                self.native.run(frame.address, step.first, step.last, threads)
+            else:
+                self.run_routine(step.position, frame, local)
+
+
+_KERNEL = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_long)
+
+
+class Frame:
+    """What one concurrent call owns: an arena, a pointer table, and the outside pointers."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.arena = Block(program.plan.arena_bytes)
+        self.generation = program.generation
+        self.external = (c_void_p * max(len(program.external), 1))()
+        self.table = (c_void_p * max(len(program.slots), 1))()
+        base = {"arena": self.arena.address, "persistent": program.persistent.address}
+        at = {
+            p.name: base[p.place] + p.offset
+            for p in program.plan.placements
+            if p.place != "external"
+        }
+        for k, name in enumerate(program.slots):
+            self.table[k] = at.get(name)
+        self.table_address = ctypes.addressof(self.table)
+        self._header = FrameHeader(
+            program.call_rows, program.patch_rows, program.npatches, self.external, self.table
+        )
+        self.address = ctypes.addressof(self._header)
+        self._tensors: dict[str, Tensor] = {}
+        self.load_weights()
+
+    def load_weights(self) -> None:
+        """Point to the weights where they are now."""
+        external = self.program.external
+        for name, tensor in self.program.weights.current.items():
+            self.external[external[name]] = tensor.data_ptr()
+
+    def tensor(self, name: str, local: Mapping[str, Tensor]) -> Tensor:
+        """A buffer as a tensor: one of the call's own, a weight, or a view of the arena."""
+        if name in local:
+            return local[name]
+        if (weight := self.program.weights.current.get(name)) is not None:
+            return weight
+        if name not in self._tensors:
+            placement = self.program.plan[name]
+            block = self.arena if placement.place == "arena" else self.program.persistent
+            buffer = self.program.candidate.buffers[name]
+            self._tensors[name] = block.tensor(
+                placement.offset,
+                buffer.shape,
+                buffer.element_strides,
+                torch_dtype(buffer.dtype),
+            )
+        return self._tensors[name]
+
+
+class _Weights:
+    """The weights of a program, by reference, and how to tell that one has changed.
+
+    A weight whose layout is not what the kernels read is copied; the copy follows its original.
+    """
+
+    def __init__(self, candidate: Candidate, given: Mapping[str, Tensor]):
+        from operator import attrgetter
+
+        import torch
+
+        self.names = tuple(
+            n for n, kind in candidate.kinds.items() if kind in ("weight", "constant")
+            and n in given
+        )  # fmt: skip
+        self.buffers = {n: candidate.buffers[n] for n in self.names}
+        self.original = {n: given[n].detach() for n in self.names}
+        for name in self.names:
+            self._check(name)
+        self.current = {n: self._laid_out(n) for n in self.names}
+        # Tensors made under inference mode keep no version; their pointer is all that tells.
+        self._tracked = [t for t in map(given.__getitem__, self.names) if not t.is_inference()]
+        self._given = [given[n] for n in self.names]
+        self._version, self._pointer = attrgetter("_version"), torch.Tensor.data_ptr
+        self._versions = list(map(self._version, self._tracked))
+        self._sum = sum(self._versions)
+        self._pointers = list(map(self._pointer, self._given))
+
+    @property
+    def changed(self) -> bool:
+        """Whether one was written or replaced since it was last read (versions only grow)."""
+        return (
+            sum(map(self._version, self._tracked)) != self._sum
+            or list(map(self._pointer, self._given)) != self._pointers
+        )
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of weights that had to be copied for their layout."""
+        return sum(
+            t.numel() * t.element_size()
+            for n, t in self.current.items()
+            if t.data_ptr() != self.original[n].data_ptr()
+        )
+
+    def update(self) -> frozenset[str]:
+        """Follow what changed; the names of the weights that did."""
+        pointers = list(map(self._pointer, self._given))
+        versions = list(map(self._version, self._tracked))
+        moved = {id(t) for t, a, b in zip(self._given, pointers, self._pointers) if a != b}
+        moved |= {id(t) for t, a, b in zip(self._tracked, versions, self._versions) if a != b}
+        names = [n for n, t in zip(self.names, self._given) if id(t) in moved]
+        for name, tensor in zip(self.names, self._given):
+            if name in names:
+                self.original[name] = tensor.detach()
+                self._check(name)
+                self.current[name] = self._laid_out(name)
+        self._versions, self._sum, self._pointers = versions, sum(versions), pointers
+        return frozenset(names)
+
+    def _laid_out(self, name: str) -> Tensor:
+        import torch
+
+        tensor, buffer = self.original[name], self.buffers[name]
+        if same_layout(tensor.stride(), buffer.element_strides, buffer.shape):
+            return tensor
+        with torch.inference_mode(False), torch.no_grad():
+            out = torch.empty_strided(buffer.shape, buffer.element_strides, dtype=tensor.dtype)
+            return out.copy_(tensor)
+
+    def _check(self, name: str) -> None:
+        tensor, buffer = self.original[name], self.buffers[name]
+        expected = torch_dtype(buffer.dtype)
+        if tensor.device.type != "cpu":
+            raise CallError(
+                f"the weight {name!r} is on {tensor.device}, and the program runs on the CPU",
+                fix="move the module with .cpu() before it is captured",
+            )
+        if tuple(tensor.shape) != buffer.shape or tensor.dtype != expected:
+            raise CallError(
+                f"the weight {name!r} is {tensor.dtype}{list(tensor.shape)}; the program was "
+                f"compiled for {expected}{list(buffer.shape)}",
+                fix="compile again after changing a weight's shape or dtype",
+            )
+
+
+def same_layout(a: Sequence[int], b: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether two strides mean the same; those of dims of one element do not count."""
+    return 0 in shape or all(x == y or n == 1 for x, y, n in zip(a, b, shape))

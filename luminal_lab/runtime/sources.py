@@ -1,0 +1,99 @@
+"""From kernels to code that runs: C for derived ones, routines for those of libraries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from luminal_lab.egraph.values import Kernel
+from luminal_lab.runtime.library import library_code
+from luminal_lab.runtime.program import Code, KernelCode
+from luminal_lab.search.candidate import Candidate, LibraryKernel
+from luminal_lab.search.machine import Machine
+
+
+def candidate_code(
+    candidate: Candidate, target: Any = None, given: Mapping[int, Code] | None = None
+) -> list[Code]:
+    """Code for each kernel of a candidate.
+
+    Arguments:
+        candidate: The program.
+        target: The `CpuTarget` whose machine decides vector widths and schedules.
+        given: Code to use for some kernels instead of generating it.
+
+    Raises:
+        ScheduleError: when a schedule does not fit its kernel.
+    """
+    given = given or {}
+    out: list[Code] = []
+    machine: Machine | None = None
+    for k, kernel in enumerate(candidate.kernels):
+        if k in given:
+            out.append(given[k])
+        elif isinstance(kernel, LibraryKernel):
+            out.append(library_code(kernel))
+        else:
+            if machine is None:
+                machine = _machine(target)
+            schedule = candidate.schedules[k] if k < len(candidate.schedules) else None
+            out.append(kernel_code(kernel, schedule, machine))
+    return out
+
+
+def _machine(target: Any) -> Machine:
+    if target is not None:
+        return target.machine()
+    from luminal_lab.runtime.cpu import CpuTarget
+
+    return CpuTarget().machine()
+
+
+def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
+    """The C of a derived kernel.
+
+    Arguments:
+        kernel: The kernel.
+        schedule: Plain data of a `codegen.Schedule`; None for the default one.
+        machine: Vector width, registers, caches.
+    """
+    from luminal_lab import codegen
+
+    if schedule is None:
+        chosen = codegen.default_schedule(kernel, machine)
+    elif isinstance(schedule, codegen.Schedule):
+        chosen = schedule
+    else:
+        chosen = codegen.Schedule.from_data(schedule)
+    source = codegen.render(codegen.lower(kernel, chosen, machine), "c")
+    return KernelCode(
+        source.entry,
+        codegen.prelude(machine) + "\n" + source.text,
+        source.params,
+        tuple(pack.nbytes for pack in source.packs),
+        source.workspace_bytes,
+        overwrites="restrict" not in source.text,
+    )
+
+
+@contextlib.contextmanager
+def progress_bar(
+    progress: bool | Callable[[int, int, str], None] | None, total: int
+) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A function for `compile_units` to report to: the user's own, or a tqdm bar's."""
+    if not progress:
+        yield None
+    elif callable(progress):
+        yield progress
+    else:
+        from tqdm.auto import tqdm
+
+        with tqdm(total=total, desc="compile", unit="kernel", leave=False) as bar:
+
+            def report(done: int, count: int, name: str) -> None:
+                bar.total = count
+                bar.set_postfix_str(name, refresh=False)
+                bar.update(done - bar.n)
+
+            yield report
