@@ -28,6 +28,7 @@ _HOME = {
     "specialize": "symbolic",
     "Graph": "tensor",
     "Tensor": "tensor",
+    "check": "validate",
     "View": "view",
     "regroup": "view",
 }
@@ -50,6 +51,7 @@ __all__ = [
     "TorchName",
     "View",
     "bind_symbols",
+    "check",
     "dtype",
     "regroup",
     "run",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir.ops import OPS, Op
     from luminal_lab.hlir.symbolic import bind_symbols, specialize
     from luminal_lab.hlir.tensor import Graph, Tensor
+    from luminal_lab.hlir.validate import check
     from luminal_lab.hlir.view import View, regroup
 
 
