@@ -379,8 +379,8 @@ class Executable:
             return f"Executable({self.hlir.name}: reference interpreter, no C compiler)"
         own = sum(isinstance(code, KernelCode) for code in self.program.code)
         return (
-            f"Executable({self.hlir.name}: {len(self.program.at_call)} calls of "
-            f"{len(c.kernels)} kernels ({own} compiled), {len(self.program.at_build)} calls done "
+            f"Executable({self.hlir.name}: {len(self.program.at_call)} calls of {len(c.kernels)} "
+            f"kernels ({own} compiled), {len(self.program.at_build)} calls done "
             f"at build time; arena {self.stats.arena_bytes:,} B, "
             f"weights packed {self.stats.persistent_bytes:,} B; "
             f"built in {self.stats.source_seconds + self.stats.compile_seconds:.2f} s)"

@@ -1,8 +1,8 @@
 """A program in memory: compiled kernels, pointer tables, and the frames that calls run in.
 
 All kernel calls read their pointers from rows of one table. A *frame* is what one concurrent
-call owns: an arena and a table into it; only the pointers of arguments, fresh outputs and weights
-are patched. What depends on weights alone was computed when the program was built, and is
+call owns: an arena and a table into it; only the pointers of arguments, fresh outputs and
+weights are patched. What depends on weights alone was computed at build time, and is
 computed again when a weight has changed.
 """
 

@@ -1,0 +1,318 @@
+"""Measure kernels in a worker process: send a job, survive its crash, read its result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.egraph.values import Buffer
+from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
+from luminal_lab.runtime.program import KernelCode
+from luminal_lab.runtime.worker import region_bytes, region_start
+from luminal_lab.search.kernel_text import kernel_text
+from luminal_lab.search.target import Job, Measurement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TIMEOUT = 20.0  # seconds that one job may take in the worker
+TIMED = 0.06  # seconds of samples per job
+_COLD = 256 << 10  # constants smaller than this are taken to be in cache
+
+
+class Worker:
+    """A child process that verifies and times kernels; a new one is started after a death.
+
+    Arguments:
+        timeout: Seconds that one job may take.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT):
+        self.timeout = timeout
+        self._child: subprocess.Popen[bytes] | None = None
+        self._log: Any = None
+        self._finalizer: weakref.finalize | None = None
+
+    def request(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request and wait for its answer, or for what the death of the child tells.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C; the child is ended.
+        """
+        child = self._start()
+        assert child.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.write(json.dumps(message).encode() + b"\n")
+                child.stdin.flush()
+            line = self._read_line(child)
+        except BaseException:
+            self.close()
+            raise
+        if line is None:
+            self.close()
+            return {"reason": "timed out", "message": f"no result after {self.timeout:.0f} s"}
+        if not line:
+            code = child.wait()
+            said = self._said()
+            self.close()
+            return {
+                "reason": "crashed",
+                "message": _death(code) + (f"\n{said}" if said else ""),
+            }
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the child."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._child = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self.close()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
+        path = os.pathsep.join(p for p in (_package_parent(), *sys.path) if p)
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "luminal_lab.runtime.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends it
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._finalizer = weakref.finalize(self, _end, self._child)
+        return self._child
+
+    def _read_line(self, child: subprocess.Popen[bytes]) -> bytes | None:
+        """The next line, `b""` when the child has ended, None when it takes too long."""
+        assert child.stdout is not None
+        descriptor = child.stdout.fileno()
+        limit, data = time.monotonic() + self.timeout, b""
+        while not data.endswith(b"\n"):
+            left = limit - time.monotonic()
+            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+                return None
+            part = os.read(descriptor, 1 << 16)
+            if not part:
+                return b""
+            data += part
+        return data
+
+    def _said(self) -> str:
+        """The end of what the child wrote to its standard error."""
+        if self._log is None:
+            return ""
+        with contextlib.suppress(OSError, ValueError):
+            size = self._log.seek(0, os.SEEK_END)
+            self._log.seek(max(0, size - 4000))
+            return self._log.read().decode(errors="replace").strip()
+        return ""
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        child.kill()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
+    child.wait()
+
+
+def _death(code: int) -> str:
+    if code < 0:
+        if -code in (signal.SIGSEGV, signal.SIGBUS):
+            name = signal.Signals(-code).name
+            return (
+                f"the kernel's process died of {name}: it touched memory outside its buffers, "
+                "or wrote to an operand"
+            )
+        with contextlib.suppress(ValueError):
+            return f"the kernel's process died of {signal.Signals(-code).name}"
+    return f"the kernel's process ended with status {code}"
+
+
+def _package_parent() -> str:
+    return str(Path(__file__).resolve().parents[2])
+
+
+class Exchange:
+    """The file that both processes map: one region of whole pages for each buffer.
+
+    Arguments:
+        buffers: What it holds, by name.
+    """
+
+    def __init__(self, buffers: Mapping[str, Buffer]):
+        self.buffers = dict(buffers)
+        self.nbytes = {n: storage_bytes(b) for n, b in buffers.items()}
+        self.offsets: dict[str, int] = {}
+        total = 0
+        for name, nbytes in self.nbytes.items():
+            self.offsets[name] = total
+            total += region_bytes(nbytes)
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        descriptor, self.path = tempfile.mkstemp(prefix="luminal-", dir=folder)
+        try:
+            # Reserve the pages now: a full disk is an error here, and a bus error later.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, max(total, mmap.PAGESIZE))
+            else:
+                os.ftruncate(descriptor, max(total, mmap.PAGESIZE))
+            self.map = mmap.mmap(descriptor, max(total, mmap.PAGESIZE))
+        except BaseException:
+            os.unlink(self.path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def tensor(self, name: str) -> Tensor:
+        """A buffer's contents as a tensor over the file."""
+        import torch
+
+        buffer, dtype = self.buffers[name], torch_dtype(self.buffers[name].dtype)
+        if self.nbytes[name] == 0:
+            return torch.empty(buffer.shape, dtype=dtype)
+        start = self.offsets[name] + region_start(self.nbytes[name])
+        count = self.nbytes[name] // buffer.dtype.bytes
+        flat = torch.frombuffer(self.map, dtype=dtype, count=count, offset=start)
+        return flat.as_strided(buffer.shape, buffer.element_strides)
+
+    def poison(self, name: str) -> None:
+        """Fill a buffer with what no kernel writes: NaN, or all bits."""
+        start = self.offsets[name] + region_start(self.nbytes[name])
+        self.map[start : start + self.nbytes[name]] = b"\xff" * self.nbytes[name]
+
+    def close(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+def measure_job(
+    worker: Worker,
+    job: Job,
+    library: Path | None,
+    code: KernelCode | None,
+    *,
+    threads: int,
+    last_level: int,
+    blas: bool = False,
+) -> Measurement:
+    """Verify and time one job.
+
+    Arguments:
+        worker: The child.
+        job: What to run; its expected values decide what is right, after it was timed.
+        library: The compiled library, None for a routine in Python.
+        code: The kernel's C, None for a routine in Python.
+        threads: Threads to run on.
+        last_level: Bytes of the last-level cache; constants are read from as many copies as
+            exceed it.
+        blas: Whether the code calls the BLAS inside PyTorch.
+    """
+    kernel = job.kernel
+    names = dict.fromkeys((*reads_of(kernel), *writes_of(kernel)))
+    written = frozenset(writes_of(kernel))
+    needed = sum(storage_bytes(kernel.buffers[n]) for n in names) * 2
+    needed += code.workspace + sum(code.packs) if code is not None else 0
+    if needed > (free := available_bytes()) // 2:
+        return Measurement(
+            False, reason="over memory", message=f"needs {needed:,} of {free:,} bytes"
+        )
+    try:
+        exchange = Exchange({n: kernel.buffers[n] for n in names})
+    except OSError as error:
+        return Measurement(False, reason="over memory", message=str(error))
+    try:
+        for name in names:
+            if name in written:
+                exchange.poison(name)
+            else:
+                exchange.tensor(name).copy_(job.inputs[name])
+        constants = sum(storage_bytes(kernel.buffers[n]) for n in names if _constant(job, n))
+        request: dict[str, Any] = {
+            "file": exchange.path,
+            "threads": threads,
+            "timed": job.timed,
+            "seconds": TIMED,
+            "buffers": [
+                {
+                    "name": n,
+                    "offset": exchange.offsets[n],
+                    "nbytes": exchange.nbytes[n],
+                    "role": "write" if n in written else "read",
+                    "constant": _constant(job, n),
+                }
+                for n in names
+            ],
+        }
+        if code is None:
+            request["routine"] = kernel_text(kernel)
+        else:
+            request |= {
+                "library": str(library),
+                "entry": code.entry,
+                "params": code.params,
+                "packs": code.packs,
+                "workspace": code.workspace,
+                "copies": copies_for(constants, last_level) if job.timed else 1,
+                "blas": blas,
+            }
+        answer = worker.request(request)
+        if answer["reason"]:
+            return Measurement(False, reason=answer["reason"], message=answer["message"])
+        return _judge(job, exchange, tuple(answer["seconds"]))
+    finally:
+        exchange.close()
+
+
+def copies_for(constants: int, last_level: int) -> int:
+    """Copies of a kernel's constants to read in turn: together they exceed the last level."""
+    if constants < _COLD:
+        return 1
+    return max(1, min(64, -(-5 * last_level // (4 * constants))))
+
+
+def _constant(job: Job, name: str) -> bool:
+    return job.kernel.buffers[name].constant
+
+
+def _judge(job: Job, exchange: Exchange, seconds: tuple[float, ...]) -> Measurement:
+    worst = 0.0
+    for name, expected in job.expected.items():
+        reason, error, message = expected.check(exchange.tensor(name))
+        worst = max(worst, error)
+        if reason:
+            text = f"{name}: {message}"
+            return Measurement(False, reason=reason, message=text, max_error=error)
+    return Measurement(True, seconds, max_error=worst)
+
+
+def available_bytes() -> int:
+    """Memory that can still be taken without swapping."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 4 << 30
