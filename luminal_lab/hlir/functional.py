@@ -254,7 +254,7 @@ def floor_divide(x: Tensor, y: Tensor) -> Tensor:
 def trunc_divide(x: Tensor, y: Tensor) -> Tensor:
     """Quotient x / y, rounded towards zero."""
     if x.dtype.is_float:
-        return trunc(divide(x - fmod(x, y), y) + (x < 0).where(-0.25, x.like(0.25)))
+        return floor(divide(x - fmod(x, y), y) + 0.5)
     low = floor_divide(x, y)
     if x.dtype.kind == "uint":
         return low

@@ -163,6 +163,7 @@ class Graph:
         results: Sequence[tuple[Shape, DType]],
         *,
         single: bool,
+        reason: str = "",
     ) -> list[Tensor]:
         """A call of an ATen operator at run time; one node per result.
 
@@ -172,10 +173,13 @@ class Graph:
             operands: What the Refs stand for; a view is copied to memory first.
             results: Shape and dtype of each result.
             single: Whether the operator returns one tensor rather than a tuple.
+            reason: Why there is no lowering, for `Hlir.fallbacks`.
         """
         self._calls += 1
         reads = tuple(t.stored() for t in operands)
         attrs = {"target": target, "template": template, "call": self._calls - 1}
+        if reason:
+            attrs["reason"] = reason
         return [
             self.emit("Custom", reads, shape, d, {**attrs, "result": None if single else k})
             for k, (shape, d) in enumerate(results)

@@ -1,0 +1,207 @@
+"""Lowerings of data-dependent indexing: Gather and Scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from luminal_lab.capture.table import Call, NoLowering, lowers, whole
+from luminal_lab.hlir import functional as F
+from luminal_lab.hlir.dtypes import BOOL
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.tensor import Shape, Tensor, broadcast_shapes
+from luminal_lab.hlir.view import Scalar, out_axis
+
+
+def _in_bounds(index: Tensor, n: int) -> Tensor:
+    """Negative indices counted from the end; indices known not to be negative as they are."""
+    node = index.graph.nodes[index.node]
+    if node.op == "Iota" and not index.view.guard:
+        if node.attrs["index"].bounds(index.graph.extents(node.shape))[0] >= 0:
+            return index
+    if index.dtype.kind == "uint":
+        return index
+    return (index < 0).where(index + whole(n, "the indexed dim"), index)
+
+
+def _axes(shape: Shape) -> list[Index]:
+    return [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(shape)]
+
+
+@lowers("embedding.default")
+def _embedding(
+    call: Call, weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    shape = (*indices.shape, *weight.shape[1:])
+    at = [Index.axis("@0"), *_axes(shape)[indices.rank :]]
+    return weight.gather(shape, at, [_trailing(indices, weight.rank - 1)])
+
+
+def _trailing(x: Tensor, n: int) -> Tensor:
+    """With `n` dims of size 1 at the end."""
+    return x.reshape((*x.shape, *(1,) * n))
+
+
+@lowers("index_select.default")
+def _index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not x.rank:
+        return x
+    dim = x.dim(dim)
+    index = index.reshape((1,)) if not index.rank else index
+    shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+    at = _axes(shape)
+    at[dim] = Index.axis("@0")
+    return x.gather(shape, at, [_trailing(index, x.rank - 1 - dim)])
+
+
+@lowers("gather.default")
+def _gather(
+    call: Call, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
+) -> Tensor:
+    if not x.rank:
+        return x.expand(index.shape)
+    if not index.rank:
+        index = index.reshape((1,))
+    at = _axes(index.shape)
+    at[x.dim(dim)] = Index.axis("@0")
+    return x.gather(index.shape, at, [index]).reshape(call.shape)
+
+
+@lowers("take.default")
+def _take(call: Call, x: Tensor, index: Tensor) -> Tensor:
+    n = F.count(x, range(x.rank))
+    flat = x.reshape((n,))
+    return flat.gather(index.shape, [Index.axis("@0")], [_in_bounds(index, n)])
+
+
+@lowers("index.Tensor", "_unsafe_index.Tensor")
+def _index(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    at, reads = _advanced(x, indices, call.shape)
+    return x.gather(call.shape, at, reads) if reads else x
+
+
+def _advanced(
+    x: Tensor, indices: Sequence[Tensor | None], shape: Shape
+) -> tuple[list[Index], list[Tensor]]:
+    """Where `x[indices]` of `shape` reads each dim, and the index tensors over `shape`.
+
+    The dims of the index tensors stand where the first of them is, or in front when a full
+    slice separates two of them.
+    """
+    if any(i is not None and i.dtype == BOOL for i in indices):
+        raise NoLowering("a bool index, whose result has a size that depends on data")
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if not given:
+        return _axes(shape), []
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    start = given[0] if adjacent else 0
+    common = broadcast_shapes(*(i.shape for i in indices if i is not None))
+    axes = _axes(shape)
+    rest = iter(axes[:start] + axes[start + len(common) :])
+    after = len(shape) - start - len(common)
+    at: list[Index] = []
+    reads: list[Tensor] = []
+    for d in range(x.rank):
+        index = indices[d] if d < len(indices) else None
+        if index is None:
+            at.append(next(rest))
+        else:
+            at.append(Index.axis(f"@{len(reads)}"))
+            index = index.expand(common)
+            reads.append(_trailing(_in_bounds(index, x.shape[d]), after))
+    return at, reads
+
+
+# ---------------------------------------------------------------------- scatter
+def _scatter_along(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, mode: str
+) -> Tensor:
+    if not x.rank:
+        x, dim = x.reshape((1,)), 0
+    if not index.rank:
+        index = index.reshape((1,))
+    src = src.expand(index.shape) if src.rank != index.rank else src
+    for d, n in enumerate(index.shape):
+        src = src if src.shape[d] == n else src.slice(d, 0, whole(n, "a dim of the index"))
+    at = [
+        index if d == x.dim(dim) else x.graph.iota(i, index.shape)
+        for d, i in enumerate(_axes(index.shape))
+    ]
+    return x.scatter(src.cast(x.dtype), at, mode).reshape(call.shape)
+
+
+@lowers("scatter.src", "scatter.value", "scatter_add.default")
+def _scatter(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor | Scalar) -> Tensor:
+    mode = "add" if call.target.startswith("scatter_add") else "set"
+    return _scatter_along(call, x, dim, index, _sized(call, src, index), mode)
+
+
+def _sized(call: Call, src: Tensor | Scalar, index: Tensor) -> Tensor:
+    return src if isinstance(src, Tensor) else call.tensor(src).expand(index.shape)
+
+
+@lowers("index_add.default", "index_copy.default")
+def _index_add(
+    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, *, alpha: Scalar = 1
+) -> Tensor:
+    if not x.rank:
+        raise NoLowering("a 0-d destination")
+    dim = x.dim(dim)
+    src = src if alpha == 1 else src * alpha
+    index = index.reshape((index.shape[0] if index.rank else 1,))
+    at = [
+        _trailing(index, x.rank - 1 - d) if d == dim else x.graph.iota(i, src.shape)
+        for d, i in enumerate(_axes(src.shape))
+    ]
+    mode = "add" if call.target.startswith("index_add") else "set"
+    return x.scatter(src.cast(x.dtype), at, mode)
+
+
+@lowers("index_put.default", "_unsafe_index_put.default")
+def _index_put(
+    call: Call,
+    x: Tensor,
+    indices: Sequence[Tensor | None],
+    values: Tensor,
+    accumulate: bool = False,
+) -> Tensor:
+    values = values.cast(x.dtype)
+    masks = [i for i in indices if i is not None and i.dtype == BOOL]
+    if masks:
+        return _masked_put(x, indices, masks, values, accumulate)
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if not given:
+        return x + values if accumulate else values.expand(x.shape)
+    common = broadcast_shapes(*(i.shape for i in indices if i is not None))
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    start = given[0] if adjacent else 0
+    kept = [n for d, n in enumerate(x.shape) if d >= len(indices) or indices[d] is None]
+    points = (*kept[:start], *common, *kept[start:])
+    at, reads = _advanced(x, indices, points)
+    whose = iter(reads)
+    spelled = [
+        next(whose).expand(points) if any(a.startswith("@") for a in i.axes)
+        else x.graph.iota(i, points)
+        for i in at
+    ]  # fmt: skip
+    return x.scatter(values.expand(points), spelled, "add" if accumulate else "set")
+
+
+def _masked_put(
+    x: Tensor,
+    indices: Sequence[Tensor | None],
+    masks: Sequence[Tensor],
+    values: Tensor,
+    accumulate: bool,
+) -> Tensor:
+    """`x[mask] = number`: a Select, as long as no value depends on how many are selected."""
+    if len(masks) != 1 or any(i is not None and i.dtype != BOOL for i in indices):
+        raise NoLowering("a bool index among others")
+    place = next(d for d, i in enumerate(indices) if i is not None)
+    mask = _trailing(masks[0], x.rank - place - masks[0].rank)
+    kept = x.rank - place - masks[0].rank
+    if values.rank > kept or (place and values.rank):
+        if F.count(values, range(values.rank)) != 1:
+            raise NoLowering("values whose number depends on data")
+        values = values.reshape(())
+    return mask.where(x + values if accumulate else values, x).expand(x.shape)

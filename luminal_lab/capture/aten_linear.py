@@ -1,0 +1,302 @@
+"""Lowerings of products: matrices, attention, convolution, pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from luminal_lab.capture.table import Call, NoLowering, int_range, lowers
+from luminal_lab.hlir import functional as F
+from luminal_lab.hlir.dtypes import I64
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.tensor import Tensor
+from luminal_lab.hlir.view import Scalar, out_axis
+
+
+@lowers(
+    "mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "vdot.default"
+)
+def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    return F.matmul(a, b)
+
+
+@lowers("linear.default")
+def _linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out = (F.wide(x).unsqueeze(-2) * F.wide(weight)).sum(-1)  # (…, n, k) -> (…, n)
+    return (out if bias is None else out + F.wide(bias)).cast(call.dtype)
+
+
+@lowers("addmm.default", "baddbmm.default", "addmv.default")
+def _addmm(
+    call: Call, c: Tensor, a: Tensor, b: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Tensor:
+    if b.rank == 1:
+        out = F.product(a, b.unsqueeze(1)).squeeze(-1)
+    else:
+        out = F.product(a, b)
+    if alpha != 1:
+        out = out * alpha
+    if beta != 0:  # beta = 0 ignores what is in c, NaN too
+        c = F.wide(c)
+        out = out + (c if beta == 1 else c * beta)
+    return out.cast(call.dtype)
+
+
+# ---------------------------------------------------------------------- attention
+@lowers("scaled_dot_product_attention.default")
+def _attention(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    if dropout_p:
+        raise NoLowering("random numbers")
+    if enable_gqa:
+        k, v = _grouped(k, q), _grouped(v, q)
+    return F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)[0]
+
+
+@lowers("_scaled_dot_product_flash_attention_for_cpu.default")
+def _flash_for_cpu(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    if dropout_p:
+        raise NoLowering("random numbers")
+    if k.shape[-3] != q.shape[-3]:
+        k, v = _grouped(k, q), _grouped(v, q)
+    out, lse = F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)
+    return out, lse
+
+
+def _grouped(kv: Tensor, q: Tensor) -> Tensor:
+    """Keys or values of grouped-query attention, each head repeated for its queries."""
+    heads, groups = q.shape[-3], kv.shape[-3]
+    if heads == groups:
+        return kv
+    lead, rest = kv.shape[:-3], kv.shape[-2:]
+    wide = kv.unsqueeze(-3).expand((*lead, groups, heads // groups, *rest))
+    return wide.reshape((*lead, heads, *rest))
+
+
+# ---------------------------------------------------------------------- convolution
+@lowers("convolution.default")
+def _convolution(
+    call: Call,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Tensor:
+    space = weight.rank - 2
+    batched = x.rank == weight.rank
+    x, w = F.wide(x if batched else x.unsqueeze(0)), F.wide(weight)
+    stride, padding, dilation, output_padding = (
+        list(v) * (space if len(v) == 1 else 1)
+        for v in (stride, padding, dilation, output_padding)
+    )
+    if transposed:
+        x, w = _as_forward(x, w, stride, padding, dilation, output_padding, groups)
+        stride, padding = [1] * space, [0] * space
+    x = x.pad([(0, 0), (0, 0), *((p, p) for p in padding)], 0)
+    out_channels, taps = w.shape[0], w.shape[2:]
+    for d in range(space):
+        x = x.windows(2 + d, taps[d], stride[d], dilation[d])
+    n, c, sizes = x.shape[0], x.shape[1], x.shape[2 : 2 + space]
+    # x: (n, g, 1, *sizes, c/g, *taps), w: (g, o/g, 1…, c/g, *taps)
+    x = x.reshape((n, groups, c // groups, *sizes, *taps)).unsqueeze(2)
+    move = [0, 1, 2, *range(4, 4 + space), 3, *range(4 + space, 4 + 2 * space)]
+    x = x.permute(*move)
+    w = w.reshape((groups, out_channels // groups, *(1,) * space, c // groups, *taps))
+    if groups == 1:
+        x, w = x.pick(1, 0), w.pick(0, 0)
+    out = (x * w).sum(*range(-1 - space, 0))
+    out = out.reshape((n, out_channels, *sizes))
+    if bias is not None:
+        out = out + F.wide(bias).reshape((out_channels, *(1,) * space))
+    return (out if batched else out.pick(0, 0)).cast(call.dtype)
+
+
+def _as_forward(
+    x: Tensor,
+    w: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+) -> tuple[Tensor, Tensor]:
+    """A transposed convolution as a forward one of stride 1.
+
+    The input is spread with zeros between its elements and padded; the kernel (c, o/g, *taps)
+    is turned around, to (o, c/g, *taps).
+    """
+    space = w.rank - 2
+    for d in range(space):
+        n = x.shape[2 + d]
+        if stride[d] > 1:
+            wide = x.unsqueeze(3 + d)
+            wide = wide.pad([(0, stride[d] - 1 if k == 3 + d else 0) for k in range(wide.rank)])
+            x = wide.reshape((*x.shape[: 2 + d], n * stride[d], *x.shape[3 + d :]))
+            x = x.slice(2 + d, 0, (n - 1) * stride[d] + 1)
+        edge = dilation[d] * (w.shape[2 + d] - 1) - padding[d]
+        pads = [(0, 0)] * x.rank
+        pads[2 + d] = (edge, edge + output_padding[d])
+        x = x.pad(pads, 0)
+    c, per_group, taps = w.shape[0], w.shape[1], w.shape[2:]
+    w = w.reshape((groups, c // groups, per_group, *taps)).transpose(1, 2)
+    w = w.reshape((groups * per_group, c // groups, *taps))
+    return x, w.flip(*range(2, 2 + space))
+
+
+# ---------------------------------------------------------------------- pooling
+def _pool_windows(
+    x: Tensor,
+    fill: Scalar,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """Windows of the last dims, (…, *sizes, *kernel), with as much padding as `sizes` needs."""
+    space, base = len(kernel), x.rank - len(kernel)
+    pads = [(0, 0)] * x.rank
+    for d in range(space):
+        reach = (sizes[d] - 1) * stride[d] + dilation[d] * (kernel[d] - 1) + 1
+        pads[base + d] = (padding[d], reach - padding[d] - x.shape[base + d])
+    x = x.pad(pads, fill)
+    for d in range(space):
+        x = x.windows(base + d, kernel[d], stride[d], dilation[d])
+    return x
+
+
+def _each(value: Sequence[int] | int, space: int) -> list[int]:
+    value = [value] if isinstance(value, int) else list(value)
+    return value * space if len(value) == 1 else value
+
+
+@lowers("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+def _max_pool(
+    call: Call,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] | int = 0,
+    dilation: Sequence[int] | int = 1,
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    space = 2 if "2d" in call.target else 3
+    kernel = _each(kernel, space)
+    stride = _each(stride, space) if stride else kernel
+    padding, dilation = _each(padding, space), _each(dilation, space)
+    lowest = -math.inf if x.dtype.is_float else int_range(x.dtype)[0]
+    geometry = (call.shape[-space:], kernel, stride, padding, dilation)
+    windows = _pool_windows(x, lowest, *geometry)
+    best = windows.max(*range(-space, 0))
+    # Where the maximum is: the least flat position among the elements that are not below it.
+    flat = Index()
+    base = x.rank - space
+    for d in range(space):
+        flat = flat * x.shape[base + d] + Index.axis(out_axis(base + d))
+    place = _pool_windows(x.graph.iota(flat, x.shape), -1, *geometry)
+    target = best.reshape((*best.shape, *(1,) * space))
+    hit = F.not_(windows < target) * F.not_(place < 0)
+    if x.dtype.is_float:
+        hit = hit * (F.isnan(windows) + F.ordered(target))
+    far = 1 << 62
+    position = -hit.where(-place, -far).max(*range(-space, 0))
+    return best, position.cast(I64)
+
+
+@lowers("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def _avg_pool(
+    call: Call,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] | int = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    space = int(call.target[len("avg_pool")])
+    kernel = _each(kernel, space)
+    stride = _each(stride, space) if stride else kernel
+    padding = _each(padding, space)
+    w = F.wide(x)
+    sizes, ones = call.shape[-space:], [1] * space
+    total = _pool_windows(w, 0.0, sizes, kernel, stride, padding, ones).sum(*range(-space, 0))
+    exact = all(
+        (sizes[d] - 1) * stride[d] + kernel[d] <= x.shape[x.rank - space + d] + 2 * padding[d]
+        for d in range(space)
+    )
+    if divisor_override or (exact and (count_include_pad or not any(padding))):
+        return (total * (1.0 / (divisor_override or math.prod(kernel)))).cast(call.dtype)
+    counted = w.graph.full(x.shape, 1.0, w.dtype)
+    if count_include_pad:  # what ceil_mode adds beyond the padding does not count
+        counted = w.graph.full(
+            (
+                *x.shape[: x.rank - space],
+                *(n + 2 * p for n, p in zip(x.shape[-space:], padding)),
+            ),
+            1.0,
+            w.dtype,
+        )
+        padding = [0] * space
+    number = _pool_windows(counted, 0.0, sizes, kernel, stride, padding, ones)
+    return F.divide(total, number.sum(*range(-space, 0))).cast(call.dtype)
+
+
+@lowers(
+    "_adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool3d.default",
+    "adaptive_avg_pool1d.default",
+)
+def _adaptive_avg_pool(call: Call, x: Tensor, sizes: Sequence[int]) -> Tensor:
+    space = len(sizes)
+    ns = x.shape[-space:]
+    if any(n % s for n, s in zip(ns, call.shape[-space:])):
+        raise NoLowering("adaptive pooling into sizes that do not divide the input's")
+    kernel = [n // s for n, s in zip(ns, call.shape[-space:])]
+    w = F.wide(x)
+    windows = _pool_windows(
+        w, 0.0, call.shape[-space:], kernel, kernel, [0] * space, [1] * space
+    )
+    return F.mean(windows, range(windows.rank - space, windows.rank)).cast(call.dtype)
+
+
+@lowers(
+    "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
+    "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec",
+)  # fmt: skip
+def _upsample_nearest(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    out = x
+    for d in range(2, x.rank):
+        times, rest = divmod(call.shape[d], x.shape[d])
+        if rest:
+            raise NoLowering("nearest upsampling by a factor that is not whole")
+        wide = out.unsqueeze(d + 1)
+        wide = wide.expand((*wide.shape[: d + 1], times, *wide.shape[d + 2 :]))
+        out = wide.reshape((*out.shape[:d], call.shape[d], *out.shape[d + 1 :]))
+    return out

@@ -1,0 +1,312 @@
+"""PyTorch modules, functions and exported programs → Hlir, through `torch.export`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from luminal_lab.capture.lower import Lowerer, placeholders
+from luminal_lab.capture.table import dims
+from luminal_lab.errors import CaptureError
+from luminal_lab.hlir.dtypes import dtype as dtype_of
+from luminal_lab.hlir.graph import Hlir, InputSpec, Source
+from luminal_lab.hlir.structure import Structure
+from luminal_lab.hlir.tensor import UNBOUNDED, Graph, Tensor
+
+# Composite operators whose lowering says more than their decomposition would.
+KEPT = (
+    "linear.default",
+    "matmul.default",
+    "scaled_dot_product_attention.default",
+    "rms_norm.default",
+    "repeat_interleave.self_int",
+)
+# Operators that the core decomposition table takes apart and the lowerings handle whole.
+WHOLE = (
+    "addcdiv.default", "addcmul.default", "baddbmm.default", "hardsigmoid.default",
+    "hardswish.default", "leaky_relu.default", "lerp.Scalar", "lerp.Tensor",
+    "logsumexp.default", "masked_fill.Scalar", "masked_fill.Tensor", "mish.default",
+    "native_dropout.default", "silu.default", "softplus.default", "std.correction",
+    "stack.default", "std_mean.correction", "threshold.default", "tril.default", "triu.default",
+    "var_mean.correction", "logical_and.default", "logical_or.default", "logical_xor.default",
+    "logical_not.default", "index_add.default", "index_copy.default", "linspace.default",
+    "unbind.int", "split.Tensor", "split_with_sizes.default", "chunk.default", "take.default",
+    "unfold.default", "upsample_nearest1d.vec", "upsample_nearest2d.vec", "rsub.Scalar",
+    "rsub.Tensor", "count_nonzero.default", "count_nonzero.dim_IntList", "diag_embed.default",
+    "_safe_softmax.default", "select_scatter.default", "slice_scatter.default", "eye.default",
+    "eye.m", "frac.default", "deg2rad.default", "rad2deg.default", "logaddexp.default",
+    "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
+    "isnan.default", "isinf.default", "ones.default", "zeros.default", "zeros_like.default",
+    "ones_like.default", "t.default", "transpose.int", "elu.default", "roll.default",
+    "_fused_rms_norm.default",
+)  # fmt: skip
+
+
+def capture(
+    module_or_fn: Callable[..., Any] | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Hlir:
+    """Capture a PyTorch program as an Hlir.
+
+    Arguments:
+        module_or_fn: An `nn.Module`, a function of tensors, or an `ExportedProgram`.
+        args: Example positional arguments; shapes and dtypes are taken from them.
+        kwargs: Example keyword arguments.
+        dynamic_shapes: As for `torch.export.export`.
+
+    Returns:
+        The program in primitive ops. Weights are the module's own tensors, by reference; a
+        tensor that is used under two names is one input.
+
+    Raises:
+        CaptureError: when PyTorch cannot trace it, or it does what HLIR has no word for.
+    """
+    name = type(module_or_fn).__name__
+    owner: torch.nn.Module | None = None
+    if isinstance(module_or_fn, ExportedProgram):
+        program = module_or_fn
+    else:
+        if isinstance(module_or_fn, torch.nn.Module):
+            owner = module_or_fn
+        else:
+            name = getattr(module_or_fn, "__name__", name)
+            owner = _Function(module_or_fn)
+        program = _export(owner, tuple(args), dict(kwargs or {}), dynamic_shapes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = program.run_decompositions(decompositions())
+    return lower_program(program, owner, name)
+
+
+class _Function(torch.nn.Module):
+    """A function as a module, for `torch.export`."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.__dict__["function"] = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _export(
+    owner: torch.nn.Module, args: tuple, kwargs: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
+    if isinstance(owner, _Function) and isinstance(dynamic_shapes, Mapping):
+        dynamic_shapes = tuple(dynamic_shapes.values())
+    if isinstance(owner, _Function) and dynamic_shapes is not None:
+        dynamic_shapes = (tuple(dynamic_shapes),)  # the arguments are one tuple, *args
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(
+                owner, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except Exception as error:  # whatever the user's program or the tracer raises
+        raise CaptureError(
+            f"torch.export cannot trace {type(owner).__name__}: {error}",
+            fix="torch.export.export(module, args) shows the same error with its own advice",
+        ) from error
+
+
+def decompositions() -> Any:
+    """PyTorch's default decompositions, without those that the lowerings handle whole."""
+    table = torch.export.default_decompositions()
+    for name in KEPT + WHOLE:
+        packet, overload = name.split(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        table.pop(op, None)
+    return table
+
+
+# ---------------------------------------------------------------------- lowering
+@dataclass
+class _Inputs:
+    """What each placeholder became, and the name of its input."""
+
+    values: dict[Any, Any]
+    names: dict[str, str]  # fx placeholder name, or a weight's qualified name -> input name
+
+
+def lower_program(
+    program: ExportedProgram, owner: torch.nn.Module | None = None, name: str = "program"
+) -> Hlir:
+    """Lower an exported program whose operators are functional.
+
+    Arguments:
+        program: After `run_decompositions`.
+        owner: The module whose own tensors become the weights; the program's own when None.
+        name: For titles.
+    """
+    graph = Graph(name)
+    graph.symbols.update(_symbols(program))
+    inputs = _inputs(graph, program, owner)
+    lowerer = Lowerer(graph, program.graph_module)
+    results = lowerer.run(inputs.values)
+    graph.source = Source()
+    outputs, constants = _outputs(graph, program, results, inputs)
+    out_spec = program.call_spec.out_spec
+    if constants:
+        out_spec = Structure(out_spec, constants)
+    return graph.finish(*outputs, in_spec=program.call_spec.in_spec, out_spec=out_spec)
+
+
+def _symbols(program: ExportedProgram) -> dict[str, tuple[int, int]]:
+    out = {}
+    for symbol, bounds in program.range_constraints.items():
+        upper = bounds.upper
+        high = int(upper) if upper.is_Integer and int(upper) < UNBOUNDED else UNBOUNDED
+        out[str(symbol)] = (int(bounds.lower), high)
+    return out
+
+
+def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | None) -> _Inputs:
+    out = _Inputs({}, {})
+    shared: list[tuple[torch.Tensor, Tensor, str]] = []
+    position = 0
+    for hole, spec in zip(
+        placeholders(program.graph_module), program.graph_signature.input_specs
+    ):
+        if spec.kind is InputKind.USER_INPUT:
+            out.values[hole] = _user_input(graph, hole, spec, position)
+            out.names[hole.name] = hole.name
+            position += 1
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            target = str(spec.target)
+            tensor = _weight(program, owner, target)
+            known = next((s for s in shared if _same(s[0], tensor)), None)
+            if known is None:
+                kind = "constant" if spec.kind is InputKind.CONSTANT_TENSOR else "weight"
+                made = graph.input(
+                    target, tuple(tensor.shape), dtype_of(tensor.dtype), kind, value=tensor
+                )
+                shared.append(known := (tensor, made, target))
+            out.values[hole] = known[1]
+            out.names[target] = out.names[hole.name] = known[2]
+        else:
+            raise CaptureError(
+                f"the input {hole.name!r} is a {spec.kind.name.lower()}, not a tensor",
+                fix="pass tensors, numbers, strings or None, or close over the object",
+            )
+    return out
+
+
+def _user_input(graph: Graph, hole: Any, spec: Any, position: int) -> Any:
+    if isinstance(spec.arg, ConstantArgument):
+        return spec.arg.value
+    value = hole.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise CaptureError(
+            f"the input {hole.name!r} is a dynamic {type(value).__name__}",
+            fix="leave it out of dynamic_shapes, or pass a 0-d tensor",
+        )
+    try:
+        dtype = dtype_of(value.dtype)
+    except KeyError:
+        raise CaptureError(
+            f"the input {hole.name!r} has dtype {value.dtype}, which HLIR has no type for"
+        ) from None
+    return graph.input(hole.name, dims(value.shape), dtype, "arg", position=position)
+
+
+def _weight(
+    program: ExportedProgram, owner: torch.nn.Module | None, target: str
+) -> torch.Tensor:
+    """The user's own tensor of that name; one that only export knows otherwise."""
+    if owner is not None:
+        path, _, leaf = target.rpartition(".")
+        try:
+            found = getattr(owner.get_submodule(path), leaf, None)
+        except AttributeError:
+            found = None
+        if isinstance(found, torch.Tensor):
+            return found
+    for table in (program.state_dict, program.constants):
+        if target in table:
+            return table[target]
+    raise CaptureError(f"the exported program has no tensor {target!r}")
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two weights are one (tied)."""
+    if a is b:
+        return True
+    return (
+        a.numel() > 0
+        and a.data_ptr() == b.data_ptr()
+        and (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+    )
+
+
+def _outputs(
+    graph: Graph, program: ExportedProgram, results: Any, inputs: _Inputs
+) -> tuple[list[tuple[Tensor, dict[str, Any]]], dict[int, Any]]:
+    """Outputs for `Graph.finish`, and the user outputs that are not tensors, by position."""
+    output_node = next(n for n in program.graph.nodes if n.op == "output")
+    outputs: list[tuple[Tensor, dict[str, Any]]] = []
+    constants: dict[int, Any] = {}
+    user = 0
+    taken: set[str] = set()
+    for fx, value, spec in zip(
+        output_node.args[0], results, program.graph_signature.output_specs
+    ):
+        if spec.kind is OutputKind.USER_OUTPUT:
+            position, user = user, user + 1
+            if not isinstance(value, Tensor):
+                constants[position] = _constant_output(value, spec)
+                continue
+            facts: dict[str, Any] = {"name": _unique(f"out{position}", taken)}
+            if fx.op == "placeholder":
+                facts["aliases"] = inputs.names[fx.name]
+        elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            target = inputs.names[str(spec.target)]
+            facts = {"name": _unique(f"{target}.new", taken), "mutates": target}
+        else:
+            raise CaptureError(f"an output of kind {spec.kind.name.lower()} is not supported")
+        if not isinstance(value, Tensor):
+            raise CaptureError(f"the output {spec.arg} is not a tensor")
+        facts["stride"] = stride_of(fx.meta.get("val"))
+        outputs.append((value, facts))
+    return outputs, constants
+
+
+def _constant_output(value: Any, spec: Any) -> Any:
+    if isinstance(spec.arg, ConstantArgument):
+        return spec.arg.value
+    if value is None or (
+        isinstance(value, (bool, int, float, str)) and not isinstance(spec.arg, TensorArgument)
+    ):
+        return value
+    raise CaptureError(
+        f"the output {spec.arg.name!r} is a dynamic {type(value).__name__}, not a tensor",
+        fix="return tensors; a size can be read off a returned tensor's shape",
+    )
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def stride_of(value: Any) -> tuple[int, ...] | None:
+    """Strides of a dense output that is not row-major; None for all others."""
+    if not isinstance(value, torch.Tensor) or any(not isinstance(n, int) for n in value.shape):
+        return None
+    if value.is_contiguous() or not torch._prims_common.is_non_overlapping_and_dense(value):
+        return None
+    return tuple(value.stride())
+
+
+def input_specs(hlir: Hlir) -> list[InputSpec]:
+    """The user's tensor inputs, by position."""
+    return sorted((s for s in hlir.inputs if s.kind == "arg"), key=lambda s: s.position or 0)
