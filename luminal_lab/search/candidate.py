@@ -1,12 +1,20 @@
-"""A candidate: one complete program that the e-graph contains, as calls of kernels over buffers."""
+"""A candidate: one complete program of the e-graph, as calls of kernels over buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.egraph.values import Buffer, Kernel
+from luminal_lab.errors import SearchError
+
+if TYPE_CHECKING:
+    from graphviz import Digraph
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -18,8 +26,8 @@ class LibraryKernel:
         reads: Names of the buffers that it reads, in the routine's order.
         writes: Names of the buffers that it writes.
         buffers: Every buffer that it touches, by name.
-        attrs: What the routine needs to know, as plain data (a gemm's m, n, k, batch and strides;
-            a custom's target, template and result).
+        attrs: What the routine needs to know, as plain data (a gemm's m, n, k, batch and
+            strides; a custom's target, template and result: a tuple when it writes several).
         nodes: The HLIR nodes that it covers.
         rules: The rules that made it.
     """
@@ -44,7 +52,8 @@ class Call:
         kernel: Which kernel, as an index into `Candidate.kernels`.
         bind: The program's buffer for each of the kernel's own buffer names.
         region: The region instance that it belongs to (`"encoder.layer.3"`), for views.
-        at_build: Whether it depends on weights alone and runs once, when the executable is built.
+        at_build: Whether it depends on weights alone and runs once, when the executable is
+            built.
     """
 
     kernel: int
@@ -57,7 +66,7 @@ class Call:
 class Candidate:
     """A program: distinct kernels, and the calls of them in order.
 
-    Repeated layers share kernels: a kernel occurs once in `kernels` and once per layer in `calls`.
+    Repeated layers share kernels: one occurs once in `kernels` and once per layer in `calls`.
 
     Arguments:
         hlir: The program that it computes (`luminal_lab.hlir.Hlir`).
@@ -67,8 +76,8 @@ class Candidate:
         calls: In execution order.
         buffers: Every program buffer by name; `kinds` says what each is.
         kinds: See `BufferKind`; an `output` buffer's name is its OutputSpec's name.
-        choice: The genome: what was chosen in each e-graph, as plain sorted data. Two candidates
-            with the same choice are the same.
+        choice: The genome: what was chosen in each e-graph, as plain sorted data. Two
+            candidates with the same choice are the same.
         predicted: Predicted seconds per kernel call, in order of `kernels`; empty when unknown.
         target: `"cpu"`, `"cuda"` or `"mps"`.
     """
@@ -82,3 +91,98 @@ class Candidate:
     choice: tuple = ()
     predicted: tuple[float, ...] = ()
     target: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """A short digest of what it computes and how: the same in every process."""
+        return _text().digest(self)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of one run; NaN when unknown. Work at build time is not counted."""
+        if not self.predicted:
+            return float("nan")
+        return sum(self.predicted[c.kernel] for c in self.calls if not c.at_build)
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes of all temporaries, before the memory plan lets them share space."""
+        return sum(b.nbytes for n, b in self.buffers.items() if self.kinds[n] == "temp")
+
+    def source(self, kernel: int, language: str = "c") -> Any:
+        """The source of one kernel, as text that also knows its entry point and parameters.
+
+        Arguments:
+            kernel: An index into `kernels`.
+            language: `"c"`, `"triton"` or `"metal"`.
+
+        Raises:
+            SearchError: for a library kernel, which has no generated source.
+        """
+        found = self.kernels[kernel]
+        if isinstance(found, LibraryKernel):
+            raise SearchError(
+                f"kernel {kernel} is a call of {found.routine!r}: it has no source"
+            )
+        schedule = self.schedules[kernel] if kernel < len(self.schedules) else None
+        # Code generation depends on search, not the other way: it is reached by name.
+        return import_module("luminal_lab.codegen").source(found, schedule, language)
+
+    def __repr__(self) -> str:
+        return _text().summary(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle = {"text/plain": repr(self)}
+        with suppress(ImportError):  # the engine works without views
+            bundle["text/html"] = import_module("luminal_lab.views.candidate").to_html(self)
+        return bundle
+
+    def text(self) -> str:
+        """The whole program as text; `Candidate.parse(text, hlir)` reads it back."""
+        return _text().program_text(self)
+
+    @staticmethod
+    def parse(text: str, hlir: Any = None) -> Candidate:
+        """Read what `text()` wrote.
+
+        Arguments:
+            text: The text.
+            hlir: The program that it computes; needed to build it, not to look at it.
+
+        Raises:
+            SearchError: with the line that cannot be read.
+        """
+        return _text().parse_program(text, hlir)
+
+    def table(self) -> DataFrame:
+        """One row per kernel: calls, what it covers, bytes, predicted seconds, rules."""
+        return _text().kernel_table(self)
+
+    def graph(self) -> Digraph:
+        """Kernels and the buffers between them, as DOT."""
+        return _text().dot(self)
+
+    def diff(self, other: Candidate) -> str:
+        """What differs from another candidate: kernels only here, only there, and shared."""
+        return _text().difference(self, other)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as text. The Hlir and its weights are saved by `hlir.save`."""
+        Path(path).write_text(self.text(), encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path, hlir: Any = None) -> Candidate:
+        """Read what `save` wrote.
+
+        Raises:
+            SearchError: when the file is not a candidate.
+        """
+        try:
+            return Candidate.parse(Path(path).read_text(encoding="utf-8"), hlir)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SearchError(f"cannot read a candidate: {error}", where=str(path)) from error
+
+
+def _text() -> Any:
+    """The module that writes candidates; it imports this one."""
+    return import_module("luminal_lab.search.candidate_text")

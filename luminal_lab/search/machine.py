@@ -1,4 +1,4 @@
-"""What the cost model and code generation know about the machine: a handful of measured rates."""
+"""What cost model and code generation know about the machine: a handful of measured rates."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Target(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Text that changes whenever timings or generated code would: chip, compiler, version."""
+        """Text that changes when timings or generated code would: chip, compiler, version."""
         ...
 
     def schedules(self, kernel: Kernel) -> list[Any]:

@@ -1,0 +1,437 @@
+"""What a kernel should cost: a roofline that counts passes, recomputation and every unit.
+
+The model knows a kernel's body and the `Machine`, nothing else. It imagines the loops that code
+generation would make:
+
+- Each value is computed once per point of its free axes and *context*. A context says, for each
+  loop axis, in which phase of that loop the value is needed; the phase of a reduction over `j`
+  is the number of reductions over `j` nested beneath it. A value that depends on nothing that
+  differs between two contexts is computed once.
+- A value that is needed in several phases is kept in scratch when a row of it fits the cache
+  and that is cheaper, else it is computed in each phase; a tensor is read once per phase, from
+  the cache where its row fits.
+- Output loops are nested so that costly values with fewer axes come outermost. What cannot be
+  hoisted that way is computed again for each tile of the axes that it does not depend on.
+- A reduction of a product whose factors each have an axis that the other lacks runs at the rate
+  of register-tiled products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.machine import Machine
+
+TILE = 128  # extent of a tile of an output axis that is not the innermost
+ROWS = 8  # rows that a thread works on at once
+OVERLAP = 0.3  # part of the shorter of compute and traffic that is not hidden by the longer
+NESTED_DOT = 0.6  # rate of a product whose result feeds another product in the same kernel
+LIBRARY_RATE = 0.5  # rate of a library's product against our own
+DISPATCH = 15e-6  # seconds to call an operator of PyTorch
+SERIAL = 0.3e-6  # seconds to call a kernel that uses one thread
+
+SPECIAL = {"exp2": 1.0, "log2": 1.2, "sin": 1.5, "erf": 1.5}
+VECTOR = {"recip": 3.0, "sqrt": 4.0, "mod": 8.0, "const": 0.0, "iota": 0.3, "load": 0.3}
+
+Context = frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """A prediction, and what it is made of.
+
+    Arguments:
+        seconds: Predicted run time.
+        traffic: Bytes moved from and to memory or cache.
+        dot: Flops of register-tiled products.
+        vector: Elementwise operations.
+        special: exp2, log2, sin, erf.
+        memory_seconds: Time for the traffic alone.
+        compute_seconds: Time for the arithmetic alone.
+    """
+
+    seconds: float
+    traffic: float
+    dot: float
+    vector: float
+    special: float
+    memory_seconds: float
+    compute_seconds: float
+
+    @property
+    def bound(self) -> str:
+        """`"memory"`, `"compute"` or `"launch"`: what the time is mostly spent on."""
+        longest = max(self.memory_seconds, self.compute_seconds)
+        if longest < self.seconds / 2:
+            return "launch"
+        return "memory" if self.memory_seconds >= self.compute_seconds else "compute"
+
+
+def kernel_cost(kernel: Kernel | LibraryKernel, machine: Machine) -> KernelCost:
+    """The cost of one call of a kernel."""
+    if isinstance(kernel, LibraryKernel):
+        return _library_cost(kernel, machine)
+    return _Body(kernel, machine).cost()
+
+
+def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
+    traffic = float(sum(b.nbytes for b in kernel.buffers.values()))
+    memory = traffic / machine.bandwidth_for(int(traffic))
+    flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
+    compute = flops / (machine.dot_flops * LIBRARY_RATE)
+    start = machine.launch if kernel.routine == "gemm" else DISPATCH
+    seconds = start + _together(compute, memory)
+    return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
+
+
+def gemm_flops(attrs: Mapping[str, object]) -> float:
+    """Flops of a library product (attrs `batch`, `m`, `n`, `k`: extents or tuples of them)."""
+    out = 2.0
+    for name in ("batch", "m", "n", "k"):
+        out *= _extent(attrs.get(name, 1))
+    return out
+
+
+def _extent(value: object) -> float:
+    if isinstance(value, (tuple, list)):
+        return math.prod(_extent(v) for v in value)
+    return float(value) if isinstance(value, (int, float)) else 1.0
+
+
+def _together(compute: float, memory: float) -> float:
+    return max(compute, memory) + OVERLAP * min(compute, memory)
+
+
+class _Body:
+    def __init__(self, kernel: Kernel, machine: Machine):
+        self.kernel, self.machine = kernel, machine
+        self.extents = kernel.extents
+        self.order = list(postorder(o.value for o in kernel.outputs))
+        axes: dict[str, None] = {}
+        for out in kernel.outputs:
+            for index in out.index:
+                axes.update(dict.fromkeys(sorted(index.axes)))
+        self.out_axes = tuple(axes)
+        self.out_set = frozenset(axes)
+        self.depth = self._depths()
+        self.inline = self._inline_costs()
+        self.dots = self._dots()
+        self.constant = self._constant()
+        self.dot = self.vector = self.special = 0.0
+        self.compute = 0.0
+
+    def points(self, axes: Iterable[str]) -> float:
+        """Number of points of a set of axes."""
+        out = 1.0
+        for a in axes:
+            out *= self.extents[a]
+        return out
+
+    # ------------------------------------------------------------------ properties of values
+
+    def _depths(self) -> dict[Value, dict[str, int]]:
+        """For each value and axis, how many reductions over it are nested beneath the value."""
+        depth: dict[Value, dict[str, int]] = {}
+        for v in self.order:
+            mine: dict[str, int] = {}
+            for a in v.args:
+                for axis, n in depth[a].items():
+                    if n > mine.get(axis, 0):
+                        mine[axis] = n
+            axis = bound_axis(v)
+            if axis is not None:
+                mine = {**mine, axis: mine.get(axis, 0) + 1}
+            depth[v] = mine
+        return depth
+
+    def _inline_costs(self) -> dict[Value, float]:
+        """Vector operations to compute one element from memory, everything inlined."""
+        ratio = self.machine.vector_flops / self.machine.special_ops
+        out: dict[Value, float] = {}
+        for v in self.order:
+            work = sum(out[a] for a in v.args)
+            axis = bound_axis(v)
+            if axis is not None:
+                work = self.extents[axis] * (work + (ratio if v.op == "online" else 1.0))
+            else:
+                work += SPECIAL[v.op] * ratio if v.op in SPECIAL else VECTOR.get(v.op, 1.0)
+            out[v] = min(work, 1e15)
+        return out
+
+    def _dots(self) -> dict[Value, float]:
+        """The dot-like reductions, with the part of the peak rate that they can reach."""
+        out: dict[Value, float] = {}
+        beneath: dict[Value, bool] = {}  # a product that is not an `online`'s score
+        length: dict[Value, float] = {}  # a chain of sums over a product reduces all its axes
+        for v in reversed(self.order):
+            if v.op == "red" and v.attrs[0] == "add":
+                length[v] = length.get(v, 1.0) * self.extents[v.attrs[1]]
+                if v.args[0].op == "red":
+                    length[v.args[0]] = length[v]
+        for v in self.order:
+            nested = any(beneath[a] for a in v.args)
+            factors = _factors(v)
+            if factors is not None:
+                a, b = factors
+                axis = bound_axis(v) or ""
+                m = self.points(a.free - b.free - {axis})
+                n = self.points(b.free - a.free - {axis})
+                if min(m, n) >= 4 and axis in a.free and axis in b.free:
+                    k = length.get(v) or self.points({axis})
+                    rate = k / (k + 4.0) * min(1.0, max(m, n) / 16)
+                    if v.op == "red" and nested:
+                        rate *= NESTED_DOT
+                    if v.op == "online" and beneath[v.args[2]]:
+                        rate *= NESTED_DOT
+                    out[v] = rate
+            beneath[v] = nested or v in out
+        return out
+
+    def _constant(self) -> set[Value]:
+        """Values that depend on nothing but constants of the program."""
+        out: set[Value] = set()
+        for v in self.order:
+            if v.op == "load" and not self.kernel.buffers[v.attrs[0]].constant:
+                continue
+            if all(a in out for a in v.args):
+                out.add(v)
+        return out
+
+    # --------------------------------------------------------------------------- contexts
+
+    def cost(self) -> KernelCost:
+        """Walk the body from its outputs down."""
+        contexts: dict[Value, set[Context]] = {v: set() for v in self.order}
+        users = self._dot_operands()
+        for out in self.kernel.outputs:
+            depth = self.depth[out.value]
+            contexts[out.value].add(
+                frozenset((a, depth.get(a, 0)) for a in self.out_axes if a in out.value.free)
+            )
+        hoisted = self._hoisted()
+        shared: set[tuple] = set()
+        memory = _Memory(self)
+        for v in reversed(self.order):
+            mine = contexts[v]
+            if v in self.constant and v in users and v.op != "load":
+                memory.stream(v.dtype.bytes * self.points(v.free))
+                continue  # packed when the executable is built
+            times = len(mine)
+            if times > 1 and v.op != "load" and self._keep_in_scratch(v, mine):
+                self._count(v, "vector", self.points(v.free) * (1 + 0.5 * (times - 1)), 1.0)
+                mine = {min(mine, key=_phase)}
+            again = self._recompute(v, hoisted)
+            if v.op == "load":
+                memory.load(v, mine, self._row_bytes(v, mine))
+            self._arithmetic(v, len(mine) * again, mine, shared)
+            for context in mine:
+                for a, inner in self._inner(v, context):
+                    contexts[a].add(inner)
+        for out in self.kernel.outputs:
+            memory.store(self.kernel.buffers[out.buffer])
+        return self._total(memory)
+
+    def _inner(self, v: Value, context: Context) -> list[tuple[Value, Context]]:
+        axis = bound_axis(v)
+        outer = context
+        if axis is not None:
+            phase = max((self.depth[a].get(axis, 0) for a in v.args), default=0)
+            outer = frozenset(p for p in context if p[0] != axis) | {(axis, phase)}
+        return [(a, frozenset(p for p in outer if p[0] in a.free)) for a in v.args]
+
+    def _row_axes(self, contexts: set[Context]) -> set[str]:
+        """The axes on whose phase the contexts disagree."""
+        common = frozenset.intersection(*contexts)
+        return {axis for c in contexts for axis, phase in c if (axis, phase) not in common}
+
+    def _row_bytes(self, v: Value, contexts: set[Context]) -> float:
+        if len(contexts) < 2:
+            return 0.0
+        row = self._row_axes(contexts)
+        rows = min(ROWS, self.points(v.free - row))
+        return self.points(row) * rows * v.dtype.bytes
+
+    def _keep_in_scratch(self, v: Value, contexts: set[Context]) -> bool:
+        if self._row_bytes(v, contexts) > self.machine.l2 / 2:
+            return False
+        k = len(contexts)
+        return (k - 1) * self.inline[v] > 1 + 0.5 * (k - 1)
+
+    def _dot_operands(self) -> set[Value]:
+        out: set[Value] = set()
+        for v in self.dots:
+            out.update(_factors(v) or ())
+        return out
+
+    # -------------------------------------------------------------------------- recompute
+
+    def _hoisted(self) -> list[frozenset[str]]:
+        """The nested sets of output axes at which values are computed once and kept."""
+        weight: dict[frozenset[str], float] = {}
+        for v in self.order:
+            at = v.free & self.out_set
+            if v.op != "load" and at != self.out_set and self._held_bytes(v) <= self.machine.l2:
+                work = self.inline[v] * self.points(v.free)
+                weight[at] = max(weight.get(at, 0.0), work)
+        chain: list[frozenset[str]] = [frozenset(), self.out_set]
+        for at in sorted(weight, key=lambda s: (-weight[s], sorted(s))):
+            if all(at <= c or c <= at for c in chain):
+                chain.append(at)
+        return chain
+
+    def _held_bytes(self, v: Value) -> float:
+        return self.points(v.free - self.out_set) * v.dtype.bytes
+
+    def _recompute(self, v: Value, hoisted: list[frozenset[str]]) -> float:
+        """How often a value is computed again for tiles of output axes that it lacks."""
+        at = v.free & self.out_set
+        threads = self.machine.threads
+        serial = threads / min(threads, max(1.0, self.points(at)))
+        if at in hoisted and (at == self.out_set or self._held_bytes(v) <= self.machine.l2):
+            return serial
+        again = 1.0
+        for axis in self.out_axes:
+            if axis not in at:
+                again *= math.ceil(self.extents[axis] / TILE)
+        return max(again, serial)
+
+    # -------------------------------------------------------------------------- arithmetic
+
+    def _count(self, v: Value, unit: str, amount: float, rate: float) -> None:
+        wide = max(1.0, v.dtype.bytes / 4)
+        machine = self.machine
+        if unit == "dot":
+            self.dot += amount
+            self.compute += amount * wide / (machine.dot_flops * rate)
+        elif unit == "special":
+            self.special += amount
+            self.compute += amount * wide / machine.special_ops
+        else:
+            self.vector += amount
+            self.compute += amount * wide / machine.vector_flops
+
+    def _arithmetic(
+        self, v: Value, times: float, contexts: set[Context], shared: set[tuple]
+    ) -> None:
+        points = self.points(v.free) * times
+        axis = bound_axis(v)
+        if v.op == "online":
+            s, c, w = v.args
+            inner = self.points(s.free | {axis}) * times
+            loops = (frozenset(p for p in c if p[0] in s.free) for c in contexts)
+            key = (axis, s, c, frozenset(loops))
+            if key not in shared:  # all with one key share the maximum and the exponent
+                shared.add(key)
+                self._count(v, "special", inner, 1.0)
+                self._count(v, "vector", 4 * inner, 1.0)
+            both = self.points(s.free | w.free | {axis}) * times
+            if v in self.dots:
+                self._count(v, "dot", 2 * both, self.dots[v])
+            else:
+                self._count(v, "vector", (1 if w.op == "const" else 2) * both, 1.0)
+        elif v.op == "red":
+            inner = self.points(v.args[0].free | {axis}) * times
+            if v in self.dots:
+                self._count(v, "dot", 2 * inner, self.dots[v])
+            else:
+                self._count(v, "vector", inner, 1.0)
+        elif v.op in SPECIAL:
+            self._count(v, "special", SPECIAL[v.op] * points, 1.0)
+        elif v.op != "load" and not self._is_dot_product(v):
+            self._count(v, "vector", VECTOR.get(v.op, 1.0) * points, 1.0)
+        elif v.op == "load":
+            self._count(v, "vector", VECTOR["load"] * points, 1.0)
+
+    def _is_dot_product(self, v: Value) -> bool:
+        if not hasattr(self, "_products"):
+            self._products = {r.args[0] for r in self.dots if r.op == "red"}
+        return v in self._products
+
+    def _total(self, memory: _Memory) -> KernelCost:
+        machine = self.machine
+        out_points = max(1.0, max(self.points(self.out_set), 1.0))
+        lost = machine.threads / min(machine.threads, out_points)
+        traffic, seconds = memory.total()
+        compute = self.compute * lost
+        many = machine.launch + _together(compute, seconds)
+        one = SERIAL + _together(self.compute * machine.threads, seconds * machine.threads)
+        return KernelCost(
+            min(many, one), traffic, self.dot, self.vector, self.special, seconds, compute
+        )
+
+
+class _Memory:
+    """Traffic of a kernel, by how far away the bytes are."""
+
+    def __init__(self, body: _Body):
+        self.body = body
+        self.first: dict[str, float] = {}  # bytes of each buffer that are touched at all
+        self.again = 0.0  # seconds of re-reads
+        self.bytes_again = 0.0
+        self.stored = 0.0
+        self.extra = 0.0
+
+    def load(self, v: Value, contexts: set[Context], row_bytes: float) -> None:
+        body, machine = self.body, self.body.machine
+        buffer = body.kernel.buffers[v.attrs[0]]
+        touched = min(buffer.nbytes, body.points(v.free) * buffer.dtype.bytes)
+        self.first[buffer.name] = min(
+            buffer.nbytes, max(self.first.get(buffer.name, 0.0), touched)
+        )
+        if not contexts:
+            return
+        passes = len(contexts) - 1
+        if passes:
+            near = row_bytes <= machine.l2 / 2
+            rate = machine.l2_bandwidth if near else machine.bandwidth_for(buffer.nbytes)
+            self._again(passes * touched, rate)
+        tiles = 1.0
+        for axis in body.out_axes:
+            if axis not in v.free:
+                tiles *= math.ceil(body.extents[axis] / TILE)
+        if tiles > 1:
+            self._again((tiles - 1) * touched, machine.bandwidth_for(buffer.nbytes) * 2)
+
+    def _again(self, amount: float, rate: float) -> None:
+        self.bytes_again += amount
+        self.again += amount / rate
+
+    def stream(self, amount: float) -> None:
+        """Bytes that are read once and belong to no buffer: operands packed at build time."""
+        self.extra += amount
+
+    def store(self, buffer: Buffer) -> None:
+        self.stored += buffer.nbytes
+
+    def total(self) -> tuple[float, float]:
+        """Bytes and seconds."""
+        reads = sum(self.first.values()) + self.extra
+        footprint = int(reads + self.stored)
+        rate = self.body.machine.bandwidth_for(footprint)
+        written = self.stored * (1.5 if rate == self.body.machine.bandwidth else 1.0)
+        return (reads + self.stored + self.bytes_again, (reads + written) / rate + self.again)
+
+
+def _phase(context: Context) -> tuple:
+    return (sum(p for _, p in context), sorted(context))
+
+
+def bound_axis(v: Value) -> str | None:
+    """The axis that a reduction binds, None for other values."""
+    if v.op == "red":
+        return v.attrs[1]
+    return v.attrs[0] if v.op == "online" else None
+
+
+def _factors(v: Value) -> tuple[Value, Value] | None:
+    """The two factors whose products a reduction sums, None when it is not such a sum."""
+    if v.op == "online":
+        return v.args[0], v.args[2]
+    if v.op == "red" and v.attrs[0] == "add" and v.args[0].op == "mul":
+        a, b = v.args[0].args
+        return a, b
+    return None

@@ -1,0 +1,296 @@
+"""From an e-graph and a genome to kernels: what is computed, from which member, what is stored.
+
+A genome has three parts. `choice`: for each V-class, the e-node that computes it (a read of a
+program input counts as computing). `place`: for each T-class, whether it is stored. `producer`:
+for each stored T-class, the e-node that makes it (a derived kernel, a library product, …).
+
+Extraction follows one law: a V-class that holds a read of a stored tensor *is* that read,
+except in the tensor's own kernel. What has no other form than a read forces its tensor to be
+stored.
+The result is checked to be acyclic, within kernels and between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from luminal_lab.egraph.egraph import ENode, Part
+
+COMMUTATIVE = frozenset({"add", "mul"})
+PRODUCERS = frozenset({"kernel", "gemm", "scatter", "custom"})
+
+
+class Infeasible(Exception):
+    """This genome has no program: `reason` says why, for the table of rejections."""
+
+    def __init__(self, reason: str):
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Genome:
+    """See the module's text. All three are indexed by class id; -1 where it does not apply."""
+
+    choice: tuple[int, ...]
+    place: tuple[bool, ...]
+    producer: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """How one T-class is made.
+
+    Arguments:
+        tensor: The T-class that it stores.
+        producer: Which of its e-nodes makes it.
+        picks: `(V-class, e-node)` in topological order, arguments first; the root is last.
+        reads: The T-classes that it reads, in order of first use.
+        mask: Bit c is set for each class c whose choice or placement it depends on.
+    """
+
+    tensor: int
+    producer: int
+    picks: tuple[tuple[int, int], ...]
+    reads: tuple[int, ...]
+    mask: int = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The kernels of one region: a body per stored tensor, in execution order."""
+
+    bodies: tuple[Body, ...]
+    place: tuple[bool, ...] = field(compare=False)
+
+
+class Space:
+    """The choices that one Part offers, as arrays.
+
+    Arguments:
+        part: The read-out e-graph of a region.
+
+    Attributes:
+        options: For each V-class, the e-nodes that can compute it.
+        reads: For each V-class, `(T-class, e-node)` of its reads of tensors but inputs.
+        producers: For each T-class, the e-nodes that can make it; empty for inputs.
+        inputs: The input's name for each T-class that is one, else None.
+        rank: Orders T-classes: a kernel whose whole value is a read reads lower ranks only.
+    """
+
+    def __init__(self, part: Part):
+        self.part = part
+        n = len(part.classes)
+        if [c.id for c in part.classes] != list(range(n)):
+            raise ValueError("class ids must be their positions")
+        self.inputs: list[str | None] = [None] * n
+        for cls in part.classes:
+            if cls.sort == "T":
+                named = [e.attrs[0] for e in cls.nodes if e.op == "input"]
+                self.inputs[cls.id] = named[0] if named else None
+        self.options: list[tuple[int, ...]] = [()] * n
+        self.reads: list[tuple[tuple[int, int], ...]] = [()] * n
+        self.producers: list[tuple[int, ...]] = [()] * n
+        self.kids: list[tuple[tuple[int, ...], ...]] = [()] * n
+        for cls in part.classes:
+            if cls.sort == "T":
+                if self.inputs[cls.id] is None:
+                    made = [k for k, e in enumerate(cls.nodes) if e.op in PRODUCERS]
+                    self.producers[cls.id] = tuple(made)
+            else:
+                self._read_class(cls.id, cls.nodes, cls.free)
+        self.rank = self._ranks()
+        self.outputs: tuple[int, ...] = tuple(
+            dict.fromkeys(t for _, t in part.outputs if self.inputs[t] is None)
+        )
+        self.tensors: tuple[int, ...] = tuple(
+            c.id for c in part.classes if c.sort == "T" and self.producers[c.id]
+        )
+        self.holders: dict[int, int] = dict.fromkeys(self.tensors, 0)
+        for c in range(n):
+            for t, _ in self.reads[c]:
+                self.holders[t] |= 1 << c
+
+    def _read_class(self, c: int, nodes: Sequence[ENode], free: frozenset[str]) -> None:
+        options, reads, kids = [], [], []
+        seen: set[tuple] = set()
+        for k, e in enumerate(nodes):
+            kids.append(e.children[1:] if e.op == "load" else e.children)
+            if not self._bound_axes(e) <= free:
+                continue  # it would read an axis that has no value here
+            if e.op == "load" and self.inputs[e.children[0]] is None:
+                reads.append((e.children[0], k))
+                continue
+            same = tuple(sorted(e.children)) if e.op in COMMUTATIVE else e.children
+            key = (e.op, same, repr(e.attrs))
+            if key not in seen:
+                seen.add(key)
+                options.append(k)
+        self.options[c] = tuple(options)
+        self.reads[c] = tuple(reads)
+        self.kids[c] = tuple(kids)
+
+    def _bound_axes(self, e: ENode) -> frozenset[str]:
+        """The axes that must have a value where the e-node is evaluated."""
+        first = 1 if e.op == "load" else 0
+        free: frozenset[str] = frozenset()
+        for child in e.children[first:]:
+            free |= self.part.classes[child].free
+        if e.op == "load":
+            for index in e.attrs[0]:
+                free |= {a for a in index.axes if not a.startswith("@")}
+        elif e.op == "iota":
+            free = e.attrs[0].axes
+        elif e.op == "red":
+            free -= {e.attrs[1]}
+        elif e.op == "online":
+            free -= {e.attrs[0]}
+        return free
+
+    def _ranks(self) -> list[int]:
+        n = len(self.part.classes)
+        rank = [n + len(self.part.node_class) + c for c in range(n)]
+        for node, t in sorted(self.part.node_class.items(), reverse=True):
+            rank[t] = node
+        return rank
+
+    def extract(
+        self, genome: Genome, base: Extraction | None = None, changed: int = -1
+    ) -> Extraction:
+        """The kernels that a genome describes.
+
+        Arguments:
+            genome: What to extract.
+            base: An extraction of a genome that differs only at classes of `changed`; its
+                bodies that do not depend on those are kept.
+            changed: Bit mask of V- and T-classes that differ.
+
+        Raises:
+            Infeasible: when it is cyclic, or needs a value that has no executable form.
+        """
+        place = list(genome.place)
+        if base is not None:
+            for t in self.tensors:  # what the base was forced to store
+                place[t] = place[t] or (base.place[t] and not changed >> t & 1)
+        for t in self.outputs:
+            place[t] = True
+        kept = {b.tensor: b for b in base.bodies if not b.mask & changed} if base else {}
+        while True:
+            forced: list[int] = []
+            bodies: dict[int, Body] = {}
+            todo = list(reversed(self.outputs))
+            while todo:
+                t = todo.pop()
+                if t in bodies:
+                    continue
+                body = kept.get(t)
+                if body is None or body.producer != genome.producer[t]:
+                    body = self._body(t, genome, place, forced)
+                bodies[t] = body
+                todo.extend(r for r in reversed(body.reads) if self.inputs[r] is None)
+            new = [t for t in dict.fromkeys(forced) if not place[t]]
+            if not new:
+                return Extraction(self._order(bodies), tuple(place))
+            grown = 0
+            for t in new:
+                place[t] = True
+                grown |= 1 << t | self.holders[t]
+            kept = {t: b for t, b in bodies.items() if not b.mask & grown}
+
+    def _body(
+        self, tensor: int, genome: Genome, place: Sequence[bool], forced: list[int]
+    ) -> Body:
+        k = genome.producer[tensor]
+        made = self.part.classes[tensor].nodes[k]
+        if made.op != "kernel":
+            forced.extend(t for t in made.children if self.inputs[t] is None)
+            return Body(tensor, k, (), tuple(dict.fromkeys(made.children)), 1 << tensor)
+        root = made.children[0]
+        pick: dict[int, int] = {}
+        done: set[int] = set()
+        picks: list[tuple[int, int]] = []
+        reads: dict[int, None] = {}
+        mask = 1 << tensor
+        stack = [root]
+        while stack:
+            c = stack[-1]
+            if c in done:
+                stack.pop()
+                continue
+            if c in pick:
+                done.add(c)
+                stack.pop()
+                picks.append((c, pick[c]))
+                continue
+            mask |= 1 << c
+            k2 = self._decide(c, c == root, tensor, genome, place, forced)
+            pick[c] = k2
+            node = self.part.classes[c].nodes[k2]
+            if node.op == "load":
+                reads.setdefault(node.children[0])
+            for child in reversed(self.kids[c][k2]):
+                if child in pick:
+                    if child not in done:
+                        raise Infeasible("cyclic within a kernel")
+                else:
+                    stack.append(child)
+        return Body(tensor, genome.producer[tensor], tuple(picks), tuple(reads), mask)
+
+    def _decide(
+        self,
+        c: int,
+        is_root: bool,
+        own: int,
+        genome: Genome,
+        place: Sequence[bool],
+        forced: list[int],
+    ) -> int:
+        for t, k in self.reads[c]:
+            if place[t] and t != own and not (is_root and self.rank[t] > self.rank[own]):
+                return k
+        if self.options[c]:
+            return genome.choice[c]
+        for t, k in self.reads[c]:
+            if t != own:
+                forced.append(t)
+                return k
+        raise Infeasible("no executable form")
+
+    def _order(self, bodies: dict[int, Body]) -> tuple[Body, ...]:
+        order: list[Body] = []
+        state: dict[int, bool] = {}
+        for out in self.outputs:
+            stack = [out]
+            while stack:
+                t = stack[-1]
+                if state.get(t):
+                    stack.pop()
+                elif t in state:
+                    state[t] = True
+                    order.append(bodies[t])
+                    stack.pop()
+                else:
+                    state[t] = False
+                    for r in reversed(bodies[t].reads):
+                        if self.inputs[r] is None and not state.get(r):
+                            if r in state:
+                                raise Infeasible("cyclic between kernels")
+                            stack.append(r)
+        return tuple(order)
+
+    def genes(self, extraction: Extraction) -> tuple:
+        """What of a genome an extraction used, as plain data: its identity."""
+        stored = tuple((b.tensor, b.producer) for b in sorted(extraction.bodies, key=_tensor))
+        picks: dict[int, int] = {}
+        for body in extraction.bodies:
+            for c, k in body.picks:
+                if len(self.options[c]) > 1 and k in self.options[c]:
+                    picks[c] = k
+        return stored, tuple(sorted(picks.items()))
+
+
+def _tensor(body: Body) -> int:
+    return body.tensor

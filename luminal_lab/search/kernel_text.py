@@ -1,0 +1,257 @@
+"""The canonical form and the text of a kernel: the text is the key under which it is known.
+
+Axes are renamed `a0, a1, …` and buffers `b0, b1, …` in the order of first use, so the same
+computation has the same text wherever it occurs. The text parses back:
+
+    buffer b0: f32[1024, 64]
+    axes a0=1024 a1=64
+    v0: f32 = load b0[a0, a1]
+    v1: f32 = red add a1 v0
+    store b1[a0] = v1
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
+from luminal_lab.errors import SearchError
+from luminal_lab.hlir.dtypes import DTYPES
+from luminal_lab.hlir.index import Index
+from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.plain import from_plain, to_plain
+
+AnyKernel = Kernel | LibraryKernel
+
+
+def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
+    """The kernel with canonical names, its text, and what its buffers were called.
+
+    Returns:
+        The renamed kernel; its text; the old name of each new buffer name, reads first.
+    """
+    names: dict[str, str] = {}
+    for name in (*reads_of(kernel), *writes_of(kernel)):
+        names.setdefault(name, f"b{len(names)}")
+    buffers = {new: replace(kernel.buffers[old], name=new) for old, new in names.items()}
+    back = {new: old for old, new in names.items()}
+    if isinstance(kernel, LibraryKernel):
+        renamed: AnyKernel = replace(
+            kernel,
+            reads=tuple(names[n] for n in kernel.reads),
+            writes=tuple(names[n] for n in kernel.writes),
+            buffers=buffers,
+        )
+        return renamed, kernel_text(renamed), back
+    axes: dict[str, str] = {}
+    for axis in _axes_in_order(kernel):
+        axes.setdefault(axis, f"a{len(axes)}")
+    memo: dict[Value, Value] = {}
+    for value in postorder(o.value for o in kernel.outputs):
+        memo[value] = _rename(value, tuple(memo[a] for a in value.args), axes, names)
+    outputs = tuple(
+        KernelOutput(names[o.buffer], tuple(i.rename(axes) for i in o.index), memo[o.value])
+        for o in kernel.outputs
+    )
+    extents = {new: kernel.extents[old] for old, new in axes.items()}
+    renamed = Kernel(outputs, buffers, extents, kernel.nodes, kernel.rules)
+    return renamed, kernel_text(renamed), back
+
+
+def reads_of(kernel: AnyKernel) -> tuple[str, ...]:
+    """The buffers that a kernel reads, in order."""
+    return kernel.reads() if isinstance(kernel, Kernel) else kernel.reads
+
+
+def writes_of(kernel: AnyKernel) -> tuple[str, ...]:
+    """The buffers that a kernel writes, in order."""
+    return kernel.writes() if isinstance(kernel, Kernel) else kernel.writes
+
+
+def _axes_in_order(kernel: Kernel) -> Iterator[str]:
+    for out in kernel.outputs:
+        for index in out.index:
+            yield from axes_of(index)
+    for value in postorder(o.value for o in kernel.outputs):
+        if value.op == "load":
+            for index in value.attrs[1]:
+                yield from axes_of(index)
+        elif value.op == "iota":
+            yield from axes_of(value.attrs[0])
+        elif value.op == "red":
+            yield value.attrs[1]
+        elif value.op == "online":
+            yield value.attrs[0]
+
+
+def axes_of(index: Index) -> Iterator[str]:
+    """The axes of an index expression in the order of its text."""
+    for atom, _ in index.terms:
+        if not isinstance(atom, str):
+            yield from axes_of(atom.inner)
+        elif not atom.startswith("@"):
+            yield atom
+
+
+def _rename(
+    value: Value, args: tuple[Value, ...], axes: Mapping[str, str], buffers: Mapping[str, str]
+) -> Value:
+    attrs = value.attrs
+    if value.op == "load":
+        attrs = (buffers[attrs[0]], tuple(i.rename(axes) for i in attrs[1]))
+    elif value.op == "iota":
+        attrs = (attrs[0].rename(axes),)
+    elif value.op == "red":
+        attrs = (attrs[0], axes[attrs[1]])
+    elif value.op == "online":
+        attrs = (axes[attrs[0]],)
+    return Value(value.op, args, attrs, dtype=value.dtype)
+
+
+# ------------------------------------------------------------------------------- printing
+
+
+def buffer_text(buffer: Buffer, name: str | None = None) -> str:
+    """`b0: f32[4, 8] strides(8, 1) constant`."""
+    text = f"{name or buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    if buffer.strides is not None:
+        text += f" strides({', '.join(map(str, buffer.strides))})"
+    return text + (" constant" if buffer.constant else "")
+
+
+def kernel_text(kernel: AnyKernel) -> str:
+    """The kernel as text, one line per buffer, value and store."""
+    lines = [f"buffer {buffer_text(b)}" for b in kernel.buffers.values()]
+    if isinstance(kernel, LibraryKernel):
+        attrs = {k: to_plain(v) for k, v in sorted(kernel.attrs.items())}
+        lines.append(
+            f"call {kernel.routine}({', '.join(kernel.reads)}) -> {', '.join(kernel.writes)}"
+            f" {json.dumps(attrs, sort_keys=True)}"
+        )
+        return "\n".join(lines)
+    lines.append("axes " + " ".join(f"{a}={n}" for a, n in kernel.extents.items()))
+    names: dict[Value, str] = {}
+    for value in postorder(o.value for o in kernel.outputs):
+        names[value] = f"v{len(names)}"
+        lines.append(f"{names[value]}: {value.dtype} = {_value_text(value, names)}".rstrip())
+    for out in kernel.outputs:
+        at = ", ".join(map(str, out.index))
+        lines.append(f"store {out.buffer}[{at}] = {names[out.value]}")
+    return "\n".join(lines)
+
+
+def _value_text(value: Value, names: Mapping[Value, str]) -> str:
+    args = " ".join(names[a] for a in value.args)
+    if value.op == "load":
+        at = ", ".join(map(str, value.attrs[1]))
+        return f"load {value.attrs[0]}[{at}] {args}"
+    attrs = " ".join(repr(a) if value.op == "const" else str(a) for a in value.attrs)
+    return " ".join(part for part in (value.op, attrs, args) if part)
+
+
+# -------------------------------------------------------------------------------- parsing
+
+_BUFFER = re.compile(
+    r"(?P<name>[^:]+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
+    r"(?: strides\((?P<strides>[^)]*)\))?(?P<constant> constant)?$"
+)
+_VALUE = re.compile(r"(v\d+): (\w+) = (\w+)(?: (.*))?$")
+_LOAD = re.compile(r"([^\[]+)\[([^\]]*)\] ?(.*)$")
+_STORE = re.compile(r"store ([^\[]+)\[([^\]]*)\] = (v\d+)$")
+_CALL = re.compile(r"call (\S+)\(([^)]*)\) -> ((?:[^{ ]+)(?:, [^{ ]+)*) (\{.*\})$")
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(t) for t in text.split(",")) if text.strip() else ()
+
+
+def _indices(text: str) -> tuple[Index, ...]:
+    return tuple(Index.parse(t) for t in text.split(",")) if text.strip() else ()
+
+
+def parse_buffer(text: str) -> Buffer:
+    """Read what `buffer_text` wrote.
+
+    Raises:
+        SearchError: on anything else.
+    """
+    m = _BUFFER.match(text)
+    if not m or m["dtype"] not in DTYPES:
+        raise SearchError(f"not a buffer: {text!r}")
+    strides = None if m["strides"] is None else _ints(m["strides"])
+    return Buffer(
+        m["name"], _ints(m["shape"]), DTYPES[m["dtype"]], strides, m["constant"] is not None
+    )
+
+
+def parse_kernel(text: str) -> AnyKernel:
+    r"""Read what `kernel_text` wrote.
+
+        >>> text = "buffer b0: f32[4]\nbuffer b1: f32[]\naxes a0=4\nv0: f32 = load b0[a0]"
+        >>> text += "\nv1: f32 = red add a0 v0\nstore b1[] = v1"
+        >>> kernel_text(parse_kernel(text)) == text
+        True
+
+    Raises:
+        SearchError: with the line that cannot be read.
+    """
+    buffers: dict[str, Buffer] = {}
+    extents: dict[str, int] = {}
+    values: dict[str, Value] = {}
+    outputs: list[KernelOutput] = []
+    for line in text.strip().splitlines():
+        line = line.strip()
+        word, _, rest = line.partition(" ")
+        if word == "buffer":
+            buffer = parse_buffer(rest)
+            buffers[buffer.name] = buffer
+        elif word == "axes":
+            extents = {a: int(n) for a, n in (p.split("=") for p in rest.split())}
+        elif m := _CALL.match(line):
+            attrs = {k: from_plain(v) for k, v in json.loads(m[4]).items()}
+            reads = tuple(r for r in m[2].split(", ") if r)
+            return LibraryKernel(m[1], reads, tuple(m[3].split(", ")), buffers, attrs)
+        elif m := _STORE.match(line):
+            outputs.append(KernelOutput(m[1], _indices(m[2]), values[m[3]]))
+        elif (m := _VALUE.match(line)) and m[2] in DTYPES:
+            values[m[1]] = _parse_value(m[3], m[2], m[4] or "", values, line)
+        else:
+            raise SearchError(f"not a line of a kernel: {line!r}")
+    if not outputs:
+        raise SearchError("the text of a kernel ends without a store")
+    return Kernel(tuple(outputs), buffers, extents)
+
+
+def _parse_value(
+    op: str, dtype: str, rest: str, values: Mapping[str, Value], line: str
+) -> Value:
+    try:
+        if op == "load":
+            m = _LOAD.match(rest)
+            if not m:
+                raise ValueError("not a load")
+            attrs: tuple = (m[1], _indices(m[2]))
+            words = m[3].split()
+        elif op == "const":
+            attrs, words = (_number(rest),), []
+        elif op == "iota":
+            attrs, words = (Index.parse(rest),), []
+        else:
+            words = rest.split()
+            taken = {"red": 2, "online": 1}.get(op, 0)
+            attrs, words = tuple(words[:taken]), words[taken:]
+        return Value(op, tuple(values[w] for w in words), attrs, dtype=DTYPES[dtype])
+    except (KeyError, ValueError) as error:
+        raise SearchError(f"cannot read the value {line!r}: {error}") from error
+
+
+def _number(text: str) -> bool | int | float:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

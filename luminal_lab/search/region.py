@@ -1,0 +1,205 @@
+"""The search within one region: genomes, their predicted cost, what was rejected and why."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from luminal_lab.search.assemble import RegionKernels
+from luminal_lab.search.cost import kernel_cost
+from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible
+from luminal_lab.search.machine import Machine
+from luminal_lab.search.seeds import Weights, seed_genomes
+
+BUILD_TIME = 1e-3  # a second at build time, in seconds of a call
+
+
+@dataclass(frozen=True)
+class Individual:
+    """One way to run a region.
+
+    Arguments:
+        genome: What it was extracted from.
+        extraction: Its kernels.
+        genes: The part of the genome that counts: its identity.
+        seconds: Predicted for one call of the region.
+        memory: Bytes of temporaries that live at once.
+    """
+
+    genome: Genome = field(compare=False, repr=False)
+    extraction: Extraction = field(compare=False, repr=False)
+    genes: tuple
+    seconds: float = field(compare=False)
+    memory: int = field(compare=False)
+
+
+class RegionSearch:
+    """Evaluates genomes of one region and remembers every distinct individual.
+
+    Arguments:
+        kernels: Makes the region's kernels.
+        machine: For predictions.
+        memory: Individuals whose temporaries take more bytes are rejected; None for no bound.
+    """
+
+    def __init__(self, kernels: RegionKernels, machine: Machine, memory: int | None = None):
+        self.kernels, self.space, self.machine = kernels, kernels.space, machine
+        self.memory = memory
+        self.weights = Weights(self.space)
+        self.found: dict[tuple, Individual] = {}
+        self.rejected: dict[str, int] = {}
+        self.considered = 0
+        self._seconds: dict[tuple, float] = {}
+        self._moves = self._all_moves()
+
+    @property
+    def best(self) -> Individual | None:
+        """The individual with the least predicted time."""
+        return min(self.found.values(), key=_by_cost, default=None)
+
+    def ranked(self) -> list[Individual]:
+        """All distinct individuals by predicted time; ties by genes."""
+        return sorted(self.found.values(), key=_by_cost)
+
+    def seeds(self) -> list[Individual]:
+        """The starting points that are feasible."""
+        made = [self.evaluate(g) for g in seed_genomes(self.space, self.weights)]
+        return [m for m in made if m is not None]
+
+    def evaluate(
+        self, genome: Genome, parent: Individual | None = None, changed: int = -1
+    ) -> Individual | None:
+        """The individual of a genome, or None (and one more rejection) when it has none.
+
+        Arguments:
+            genome: What to evaluate.
+            parent: An individual whose genome differs only at the classes in `changed`.
+            changed: Bit mask of classes.
+        """
+        self.considered += 1
+        try:
+            base = parent.extraction if parent else None
+            extraction = self.space.extract(genome, base, changed)
+        except Infeasible as error:
+            self.reject(error.reason)
+            return None
+        genes = self.space.genes(extraction)
+        known = self.found.get(genes)
+        if known is not None:
+            self.reject("duplicate")
+            return known
+        memory = self._peak(extraction)
+        if self.memory is not None and memory > self.memory:
+            self.reject("over memory")
+            return None
+        made = Individual(genome, extraction, genes, self.seconds(extraction), memory)
+        self.found[genes] = made
+        return made
+
+    def reject(self, reason: str) -> None:
+        """Count one rejection."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+    def seconds(self, extraction: Extraction) -> float:
+        """Predicted seconds of one call of the region."""
+        constants = self.kernels.constants(extraction)
+        return sum(self.body_seconds(b, constants) for b in extraction.bodies)
+
+    def body_seconds(self, body: Body, constants: frozenset[int]) -> float:
+        """Predicted seconds of one kernel; next to nothing when it runs at build time."""
+        key = (body, tuple(r in constants for r in body.reads))
+        if key not in self._seconds:
+            kernel = self.kernels.kernel(body, constants)
+            self._seconds[key] = kernel_cost(kernel, self.machine).seconds
+        return self._seconds[key] * (BUILD_TIME if body.tensor in constants else 1.0)
+
+    def _peak(self, extraction: Extraction) -> int:
+        last: dict[int, int] = {}
+        for k, body in enumerate(extraction.bodies):
+            for r in body.reads:
+                last[r] = k
+        live = peak = 0
+        sizes: dict[int, int] = {}
+        for k, body in enumerate(extraction.bodies):
+            sizes[body.tensor] = self.kernels.buffer(body.tensor, False).nbytes
+            live += sizes[body.tensor]
+            peak = max(peak, live)
+            live -= sum(sizes.get(r, 0) for r in body.reads if last[r] == k)
+        return peak
+
+    # ------------------------------------------------------------------------------ moves
+
+    def _all_moves(self) -> list[tuple[str, int, int]]:
+        """`("place", tensor, _)`, `("choice", class, e-node)` and `("producer", tensor, …)`."""
+        space = self.space
+        moves = [("place", t, 0) for t in space.tensors if space.holders[t]]
+        for t in space.tensors:
+            if len(space.producers[t]) > 1:
+                moves += [("producer", t, k) for k in space.producers[t]]
+        for c, options in enumerate(space.options):
+            if len(options) > 1:
+                moves += [("choice", c, k) for k in options]
+        return moves
+
+    def moves(self, one: Individual) -> Iterator[tuple[str, int, int]]:
+        """The moves that change what an individual computes."""
+        touched = 0
+        for body in one.extraction.bodies:
+            touched |= body.mask
+        stored = {b.tensor for b in one.extraction.bodies}
+        for kind, c, k in self._moves:
+            if kind == "place":
+                if c in stored or self.space.holders[c] & touched:
+                    yield kind, c, k
+            elif kind == "producer":
+                if c in stored and one.genome.producer[c] != k:
+                    yield kind, c, k
+            elif touched >> c & 1 and one.genome.choice[c] != k:
+                yield kind, c, k
+
+    def moved(self, one: Individual, move: tuple[str, int, int]) -> Individual | None:
+        """The individual after one move."""
+        genome, changed = self.applied(one, move)
+        return self.evaluate(genome, one, changed)
+
+    def applied(self, one: Individual, move: tuple[str, int, int]) -> tuple[Genome, int]:
+        """The genome after one move, and the mask of classes that it changes."""
+        kind, c, k = move
+        g = one.genome
+        if kind == "choice":
+            return Genome(_put(g.choice, c, k), g.place, g.producer), 1 << c
+        if kind == "producer":
+            return Genome(g.choice, g.place, _put(g.producer, c, k)), 1 << c
+        place = list(one.extraction.place)
+        place[c] = not place[c]
+        return Genome(g.choice, tuple(place), g.producer), 1 << c | self.space.holders[c]
+
+    def settled(self, one: Individual, move: tuple[str, int, int]) -> Individual | None:
+        """The individual after a placement is flipped and the members chosen anew for it."""
+        genome, _ = self.applied(one, move)
+        choice = self.weights.cheapest(genome.place)
+        return self.evaluate(Genome(choice, genome.place, genome.producer))
+
+    def random_genome(self, rng: random.Random, sigma: float, near: Genome) -> Genome:
+        """A genome by perturbed work, with some placements of `near` flipped."""
+        place = list(near.place)
+        share = rng.choice((0.0, 0.05, 0.2, 0.5))
+        for t in self.space.tensors:
+            if self.space.holders[t] and rng.random() < share:
+                place[t] = not place[t]
+        producer = list(near.producer)
+        for t in self.space.tensors:
+            if len(self.space.producers[t]) > 1 and rng.random() < 0.3:
+                producer[t] = rng.choice(self.space.producers[t])
+        seen = place if rng.random() < 0.5 else [False] * len(place)
+        choice = self.weights.cheapest(seen, rng, sigma)
+        return Genome(choice, tuple(place), tuple(producer))
+
+
+def _put(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return values[:at] + (value,) + values[at + 1 :]
+
+
+def _by_cost(one: Individual) -> tuple:
+    return (one.seconds, one.genes)

@@ -1,0 +1,162 @@
+"""Where a search starts: cheapest members by (perturbed) work, with given tensors stored.
+
+Knuth's generalisation of Dijkstra's algorithm settles the classes of an e-graph in the order of
+the cost of their cheapest term, so the choice that it makes is acyclic by construction.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from luminal_lab.hlir.ops import REDUCTIONS
+from luminal_lab.search.cost import SPECIAL, VECTOR
+from luminal_lab.search.extract import Genome, Space
+
+if TYPE_CHECKING:
+    from luminal_lab.egraph.egraph import ENode
+
+SPECIAL_WEIGHT = 12.0  # a special function against an addition
+LAST_RESORT = 1e15  # a read of a tensor that is not to be stored
+
+
+class Weights:
+    """The work of each e-node: operations per point, times the points of its axes.
+
+    Arguments:
+        space: A region's choices.
+    """
+
+    def __init__(self, space: Space):
+        self.space = space
+        self.entries: list[tuple[int, int, tuple[int, ...], float]] = []
+        self.stored: list[int] = []  # the T-class that an entry reads, -1 for others
+        classes = space.part.classes
+        for cls in classes:
+            if cls.sort != "V":
+                continue
+            for k in space.options[cls.id]:
+                e = cls.nodes[k]
+                self.entries.append((cls.id, k, space.kids[cls.id][k], self._work(cls.free, e)))
+                self.stored.append(-1)
+            for t, k in space.reads[cls.id]:
+                work = 0.5 * self._points(cls.free)
+                self.entries.append((cls.id, -1, space.kids[cls.id][k], work))
+                self.stored.append(t)
+        self.parents: list[list[int]] = [[] for _ in classes]
+        self.pending = [len(e[2]) for e in self.entries]
+        for i, (_, _, kids, _) in enumerate(self.entries):
+            for kid in kids:
+                self.parents[kid].append(i)
+        self.leaves = [i for i, e in enumerate(self.entries) if not e[2]]
+
+    def _points(self, axes: frozenset[str]) -> float:
+        return math.prod(self.space.part.extents[a] for a in sorted(axes))
+
+    def _work(self, free: frozenset[str], e: ENode) -> float:
+        if e.op in ("red", "online"):
+            axis = e.attrs[1] if e.op == "red" else e.attrs[0]
+            body = frozenset({axis}).union(
+                *(self.space.part.classes[c].free for c in e.children)
+            )
+            return self._points(body) * (SPECIAL_WEIGHT + 3 if e.op == "online" else 1.0)
+        per_point = SPECIAL[e.op] * SPECIAL_WEIGHT if e.op in SPECIAL else VECTOR.get(e.op, 1.0)
+        return per_point * self._points(free) + 1e-3
+
+    def cheapest(
+        self, place: Sequence[bool], rng: random.Random | None = None, sigma: float = 0.0
+    ) -> tuple[int, ...]:
+        """The option of each class whose term is the least work.
+
+        Arguments:
+            place: The T-classes that are stored, and read wherever they can be.
+            rng: Source of the perturbation.
+            sigma: Spread of the lognormal factor on each e-node's work; 0 for none.
+        """
+        entries, stored, parents = self.entries, self.stored, self.parents
+        pending = self.pending.copy()
+        cost: list[float | None] = [None] * len(parents)
+        choice = [-1] * len(parents)
+        if rng is not None and sigma > 0:
+            work = [e[3] * math.exp(sigma * rng.gauss(0.0, 1.0)) for e in entries]
+        else:
+            work = [e[3] for e in entries]
+        for i, t in enumerate(stored):
+            if t >= 0 and not place[t]:
+                work[i] = LAST_RESORT
+        heap = [(work[i], i) for i in self.leaves]
+        heapq.heapify(heap)
+        while heap:
+            d, i = heapq.heappop(heap)
+            c, k, _, _ = entries[i]
+            if k >= 0 and choice[c] < 0:
+                choice[c] = k
+            if cost[c] is not None:
+                continue
+            cost[c] = d
+            for p in parents[c]:
+                pending[p] -= 1
+                if pending[p] == 0 and (cost[entries[p][0]] is None or entries[p][1] >= 0):
+                    total = work[p] + sum(cost[x] for x in entries[p][2])  # type: ignore[misc]
+                    heapq.heappush(heap, (total, p))
+        for c, options in enumerate(self.space.options):
+            if options and choice[c] < 0:
+                choice[c] = options[0]
+        return tuple(choice)
+
+
+def encoder_choice(space: Space) -> tuple[int, ...]:
+    """The option that the program itself wrote: of each class the encoder's e-node."""
+    out = []
+    for c, options in enumerate(space.options):
+        nodes = space.part.classes[c].nodes
+        out.append(min(options, key=lambda k: (nodes[k].iteration, k), default=-1))
+    return tuple(out)
+
+
+def first_producers(space: Space) -> tuple[int, ...]:
+    """The derived kernel of each T-class where there is one, else what there is."""
+    out = []
+    for t, options in enumerate(space.producers):
+        nodes = space.part.classes[t].nodes
+        out.append(min(options, key=lambda k: (nodes[k].op != "kernel", k), default=-1))
+    return tuple(out)
+
+
+def reductions_stored(space: Space) -> tuple[bool, ...]:
+    """Store the result of every HLIR reduction that something in this region reads."""
+    place = [False] * len(space.part.classes)
+    for node, t in sorted(space.part.node_class.items()):
+        if space.part.hlir.nodes[node].op in REDUCTIONS and space.inputs[t] is None:
+            place[t] = True
+    return tuple(place)
+
+
+def everything_stored(space: Space) -> tuple[bool, ...]:
+    """Store every tensor: one kernel per HLIR op."""
+    stored = set(space.tensors)
+    return tuple(c in stored for c in range(len(space.part.classes)))
+
+
+def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
+    """The starting points, the most promising first.
+
+    1. Every HLIR reduction stored, cheapest members given that.
+    2. The same tensors stored where they still are read, but members chosen as if nothing were:
+       whatever a law merges into one pass (an online form) is preferred to its parts.
+    3. Nothing stored that need not be, members as in 2.
+    4. The program as it was written, one kernel per op.
+    """
+    producers = first_producers(space)
+    nothing = (False,) * len(space.part.classes)
+    reductions = reductions_stored(space)
+    inline = weights.cheapest(nothing)
+    return [
+        Genome(weights.cheapest(reductions), reductions, producers),
+        Genome(inline, reductions, producers),
+        Genome(inline, nothing, producers),
+        Genome(encoder_choice(space), everything_stored(space), producers),
+    ]

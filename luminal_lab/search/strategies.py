@@ -1,0 +1,168 @@
+"""How a region's genomes are explored, behind one interface.
+
+A strategy is a generator: each `yield` says that one more genome was evaluated (or rejected),
+so the caller can count, show progress and stop at any moment; what was found is in the
+`RegionSearch`. Strategies see predicted costs only: measured times never decide which
+candidates are looked at, so the same seed gives the same candidates on a busy machine too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from luminal_lab.errors import SearchError
+from luminal_lab.search.extract import Genome
+from luminal_lab.search.region import Individual, RegionSearch
+
+Strategy = Callable[[RegionSearch, random.Random], Iterator[None]]
+
+SIGMAS = (0.2, 0.5, 1.0, 1.5)
+
+
+def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """From each seed, take any single move that lowers the cost until none does.
+
+    Placements are flipped with the members chosen anew for them, and alone; then members.
+    """
+    started: set[tuple] = set()
+    for seed in search.seeds():
+        yield
+        if seed.genes in started:
+            continue
+        started.add(seed.genes)
+        current, improved = seed, True
+        while improved:
+            improved = False
+            for move in list(search.moves(current)):
+                tries = (
+                    (search.settled, search.moved) if move[0] == "place" else (search.moved,)
+                )
+                for attempt in tries:
+                    other = attempt(current, move)
+                    yield
+                    if other is not None and other.seconds < current.seconds * (1 - 1e-9):
+                        current, improved = other, True
+                        break
+
+
+def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """Independent genomes by perturbed work, around the seeds and the best so far; endless."""
+    seeds = search.seeds()
+    turn = 0
+    while True:
+        best = search.best
+        around = [*seeds, best] if best is not None else seeds
+        if not around:
+            raise SearchError("no seed of this region has an executable program")
+        near = around[turn % len(around)]
+        search.evaluate(search.random_genome(rng, SIGMAS[turn % len(SIGMAS)], near.genome))
+        turn += 1
+        yield
+
+
+def genetic(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """Mutation and crossover within a population of the best individuals; endless."""
+    size = 24
+    sampler = sampling(search, rng)
+    for _ in range(size):
+        next(sampler)
+        yield
+    while True:
+        parents = search.ranked()[:size]
+        for _ in range(size):
+            a = _tournament(parents, rng)
+            if rng.random() < 0.3:
+                b = _tournament(parents, rng)
+                search.evaluate(_crossed(a.genome, b.genome, rng))
+            else:
+                _mutated(search, a, rng)
+            yield
+
+
+def annealing(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """Random moves from the best seed, accepted when better or by a falling chance; endless."""
+    seeds = search.seeds()
+    if not seeds:
+        raise SearchError("no seed of this region has an executable program")
+    current = min(seeds, key=lambda s: s.seconds)
+    heat = 0.05
+    while True:
+        moves = list(search.moves(current))
+        if not moves:
+            return
+        for _ in range(len(moves)):
+            move = rng.choice(moves)
+            both = move[0] == "place" and rng.random() < 0.5
+            other = (search.settled if both else search.moved)(current, move)
+            yield
+            if other is None or other.genes == current.genes:
+                continue
+            worse = (other.seconds - current.seconds) / max(current.seconds, 1e-12)
+            if worse <= 0 or rng.random() < 2.0 ** (-worse / heat):
+                current = other
+                break
+        heat = max(heat * 0.97, 1e-3)
+
+
+def exhaustive(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """Every individual that single moves connect to a seed; ends when there is no other."""
+    todo = search.seeds()
+    yield
+    expanded = {one.genes for one in todo}
+    while todo:
+        one = todo.pop(0)
+        for move in search.moves(one):
+            other = search.moved(one, move)
+            yield
+            if other is not None and other.genes not in expanded:
+                expanded.add(other.genes)
+                todo.append(other)
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "descent": descent,
+    "sampling": sampling,
+    "genetic": genetic,
+    "annealing": annealing,
+    "exhaustive": exhaustive,
+}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of that name.
+
+    Raises:
+        SearchError: when there is none.
+    """
+    if name not in STRATEGIES:
+        raise SearchError(f"unknown strategy {name!r}", fix=f"one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]
+
+
+def _tournament(population: list[Individual], rng: random.Random) -> Individual:
+    picked = [rng.randrange(len(population)) for _ in range(3)]
+    return population[min(picked)]
+
+
+def _mutated(search: RegionSearch, one: Individual, rng: random.Random) -> None:
+    current: Individual | None = one
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        if current is None:
+            return
+        moves = list(search.moves(current))
+        if not moves:
+            return
+        move = rng.choice(moves)
+        both = move[0] == "place" and rng.random() < 0.5
+        current = (search.settled if both else search.moved)(current, move)
+
+
+def _crossed(a: Genome, b: Genome, rng: random.Random) -> Genome:
+    n = len(a.choice)
+    low, high = sorted((rng.randrange(n + 1), rng.randrange(n + 1)))
+
+    def mix(x: tuple, y: tuple) -> tuple:
+        return x[:low] + y[low:high] + x[high:]
+
+    return Genome(mix(a.choice, b.choice), mix(a.place, b.place), mix(a.producer, b.producer))
