@@ -22,6 +22,7 @@ _HOME = {
     "Index": "index",
     "Reference": "interpreter",
     "run": "interpreter",
+    "Diff": "compare",
     "OPS": "ops",
     "Op": "ops",
     "bind_symbols": "symbolic",
@@ -29,6 +30,8 @@ _HOME = {
     "Graph": "tensor",
     "Tensor": "tensor",
     "check": "validate",
+    "load": "storage",
+    "parse": "text",
     "View": "view",
     "regroup": "view",
 }
@@ -36,6 +39,7 @@ _HOME = {
 __all__ = [
     "OPS",
     "DType",
+    "Diff",
     "Graph",
     "Hlir",
     "Index",
@@ -53,12 +57,15 @@ __all__ = [
     "bind_symbols",
     "check",
     "dtype",
+    "load",
+    "parse",
     "regroup",
     "run",
     "specialize",
 ]
 
 if TYPE_CHECKING:
+    from luminal_lab.hlir.compare import Diff
     from luminal_lab.hlir.dtypes import DType, dtype
     from luminal_lab.hlir.graph import (
         Hlir,
@@ -73,8 +80,10 @@ if TYPE_CHECKING:
     from luminal_lab.hlir.index import Index
     from luminal_lab.hlir.interpreter import Reference, run
     from luminal_lab.hlir.ops import OPS, Op
+    from luminal_lab.hlir.storage import load
     from luminal_lab.hlir.symbolic import bind_symbols, specialize
     from luminal_lab.hlir.tensor import Graph, Tensor
+    from luminal_lab.hlir.text import parse
     from luminal_lab.hlir.validate import check
     from luminal_lab.hlir.view import View, regroup
 

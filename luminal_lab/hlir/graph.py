@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.view import REDUCED, View, out_axis
+
+if TYPE_CHECKING:
+    import graphviz
+    import pandas
+
+    from luminal_lab.hlir.compare import Diff
 
 Dim = Any  # int, or a sympy expression over the symbols of `Hlir.symbols`
 NodeId = int  # position in `Hlir.nodes`; operands always precede their consumers
@@ -136,9 +144,11 @@ class OutputSpec:
     aliases: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Hlir:
     """A captured program.
+
+    Two programs are equal when their text forms are, sources left out. Weights count by name.
 
     Arguments:
         nodes: In topological order.
@@ -159,3 +169,94 @@ class Hlir:
     in_spec: Any = None
     out_spec: Any = None
     name: str = "hlir"
+
+    # What follows delegates to one module each: this one stays a definition.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Hlir):
+            return NotImplemented
+        return self is other or self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    @cached_property
+    def _text(self) -> str:
+        return self.text(sources=False)
+
+    @cached_property
+    def key(self) -> str:
+        """The structural hash: ops, views, shapes and dtypes, neither names nor weights."""
+        from luminal_lab.hlir.compare import structural_hash
+
+        return structural_hash(self)
+
+    def check(self) -> Hlir:
+        """This program, checked; see `luminal_lab.hlir.validate`.
+
+        Raises:
+            HlirError: names the node and the user's line.
+        """
+        from luminal_lab.hlir.validate import check
+
+        return check(self)
+
+    def text(self, *, sources: bool = True) -> str:
+        """The text form, one node per line; `luminal_lab.hlir.parse` reads it back."""
+        from luminal_lab.hlir.text import text
+
+        return text(self, sources=sources)
+
+    def table(self) -> pandas.DataFrame:
+        """One row per node: op, shape, dtype, operands, bytes, flops, module, line, aten."""
+        from luminal_lab.hlir.inspect import table
+
+        return table(self)
+
+    def fallbacks(self) -> pandas.DataFrame:
+        """One row per call of an ATen operator that has no lowering."""
+        from luminal_lab.hlir.inspect import fallbacks
+
+        return fallbacks(self)
+
+    def graph(self) -> graphviz.Digraph:
+        """The graph, grouped by module."""
+        from luminal_lab.hlir.inspect import graph
+
+        return graph(self)
+
+    def diff(self, other: Hlir) -> Diff:
+        """How `other` differs from this program."""
+        from luminal_lab.hlir.compare import diff
+
+        return diff(self, other)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program and its weights to one file.
+
+        Raises:
+            HlirError: when it cannot be written.
+        """
+        from luminal_lab.hlir.storage import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Hlir:
+        """Read what `save` wrote.
+
+        Raises:
+            HlirError: when there is no such file or it is something else.
+        """
+        from luminal_lab.hlir.storage import load
+
+        return load(path)
+
+    def __repr__(self) -> str:
+        from luminal_lab.hlir.inspect import summary
+
+        return summary(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from luminal_lab.hlir.inspect import mimebundle
+
+        return mimebundle(self)
