@@ -135,7 +135,7 @@ PAGE_CSS = """
 .ll .facts li{margin:0;white-space:nowrap}.ll .facts b{font-variant-numeric:tabular-nums}
 .ll .scroll{overflow:auto;max-height:440px;border:1px solid var(--line);border-radius:6px;
  margin:6px 0}
-.ll .scroll.tall{max-height:640px}
+.ll .scroll.tall{max-height:820px}
 .ll .scroll:focus-visible,.ll summary:focus-visible{outline:2px solid var(--accent);
  outline-offset:1px}
 .ll table{border-collapse:separate;border-spacing:0;width:100%;margin:0;font-size:12.5px;
@@ -145,12 +145,13 @@ PAGE_CSS = """
 .ll th{position:sticky;top:0;background:var(--surface);color:var(--muted);font-weight:600;
  text-align:left;border:0;border-bottom:1px solid var(--line);padding:5px 10px;
  white-space:nowrap;z-index:1}
-.ll td{border:0;border-bottom:1px solid var(--line);padding:4px 10px;vertical-align:top;
+.ll td{border:0;border-bottom:1px solid var(--line);padding:4px 10px;vertical-align:baseline;
  text-align:left}
 .ll tbody tr:last-child td{border-bottom:0}
 .ll td.num,.ll th.num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .ll td.code,.ll code{font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
- color:var(--fg);background:none;padding:0}
+ color:var(--fg)}
+.ll code{background:none;padding:0}
 .ll td.code{overflow-wrap:anywhere;min-width:9ch}
 .ll tr.mark td{background:var(--soft);font-weight:600}
 .ll caption{caption-side:bottom;text-align:left;color:var(--muted);padding:5px 10px}
@@ -160,19 +161,20 @@ PAGE_CSS = """
 .ll pre{margin:0;padding:10px 12px;overflow:auto;max-height:520px;background:var(--surface);
  border:1px solid var(--line);border-radius:6px;color:var(--fg);white-space:pre;tab-size:4;
  font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
-.ll .cols{display:grid;gap:10px;grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr));
- margin:8px 0}
+.ll .cols{display:grid;gap:10px;margin:8px 0;
+ grid-template-columns:repeat(auto-fit,minmax(min(100%,320px),1fr))}
 .ll .cols>div{min-width:0}
 .ll .meter{display:inline-block;width:90px;height:8px;border-radius:4px;background:var(--soft);
  border:1px solid var(--line);overflow:hidden;vertical-align:middle;margin-left:8px}
 .ll .meter i{display:block;height:100%;background:var(--accent)}
-.ll .term{overflow-x:auto;white-space:pre-wrap;padding:6px 12px;border-left:3px solid var(--line);
- margin:4px 0;font:12.5px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+.ll .term{overflow-x:auto;white-space:pre-wrap;padding:6px 12px;margin:4px 0;
+ border-left:3px solid var(--line);
+ font:12.5px/1.6 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .ll .term mark{background:var(--soft);color:var(--accent);font-weight:600;padding:1px 3px;
  border-radius:3px}
 .ll ol.steps{list-style:none;margin:8px 0;padding:0}
 .ll ol.steps>li{margin:0 0 12px;padding:0 0 0 14px;border-left:2px solid var(--line)}
-.ll svg{display:block;height:auto}
+.ll svg{display:block;height:auto;margin:0 auto}
 .ll .tk{color:var(--purple)}.ll .tt{color:var(--teal)}.ll .ts{color:var(--good)}
 .ll .tn{color:var(--accent)}.ll .tc{color:var(--muted);font-style:italic}
 .ll .tf{color:var(--fg);font-weight:600}.ll .tp{color:var(--warn)}

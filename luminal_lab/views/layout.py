@@ -1,19 +1,20 @@
 """Layered drawing of directed graphs, in the manner of Sugiyama, Tagawa and Toda (1981).
 
-Cycles are broken along a depth-first search; layers are longest paths, pulled tight; long edges
-get a dummy point per layer; layers are ordered by barycentres; and each layer's coordinates are
-the isotonic regression of where its neighbours pull it, subject to the gaps. Everything is
-deterministic, and edges may form cycles or point at themselves.
+Nodes come in reading order, and an edge that points back in it is drawn upwards: this breaks
+all cycles. Layers are longest paths, pulled tight; long edges get a dummy point per layer;
+layers are ordered by barycentres; and each layer's coordinates are the isotonic regression of
+where its neighbours pull it, subject to the gaps. Everything is deterministic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 Point = tuple[float, float]
 
-GAP_X, GAP_Y = 22.0, 34.0
+GAP_X, GAP_Y = 22.0, 30.0
 DUMMY_WIDTH = 6.0
 MAX_DUMMIES = 6000  # beyond it, long edges are drawn straight
 SWEEPS = 12
@@ -39,16 +40,13 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     """Place nodes top to bottom along the edges.
 
     Arguments:
-        sizes: Width and height of each node.
+        sizes: Width and height of each node, in reading order.
         edges: `(from, to)` pairs of positions in `sizes`; duplicates are allowed.
     """
     n = len(sizes)
     if not n:
         return Placed((), tuple(() for _ in edges), 0.0, 0.0)
-    back = _back_edges(n, edges)
-    down = [
-        (v, u) if k in back else (u, v) for k, (u, v) in enumerate(edges) if u != v
-    ]  # fmt: skip
+    down = [(min(e), max(e)) for e in edges if e[0] != e[1]]
     rank = _ranks(n, down)
     widths = [w for w, _ in sizes]
     chains: list[list[int]] = []  # the points of each drawn edge, downwards
@@ -68,7 +66,7 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
             chain.append(v)
             known[(u, v)] = chain
         chains.append(chain)
-        for pair in zip(chain, chain[1:]):
+        for pair in pairwise(chain):
             links[pair] = links.get(pair, 0) + 1
     layers = _order(layer_of, sorted(links))
     xs = _coordinates(layers, widths, links, n)
@@ -82,7 +80,7 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
     xs = [x - left for x in xs]
     paths: list[tuple[Point, ...]] = []
     drawn = iter(chains)
-    for k, (u, v) in enumerate(edges):
+    for u, v in edges:
         if u == v:
             paths.append(())
             continue
@@ -93,37 +91,9 @@ def layered(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int
             *((xs[d], ys[d]) for d in chain[1:-1]),
             (xs[b], ys[b] - sizes[b][1] / 2),
         ]
-        paths.append(tuple(reversed(points) if k in back else points))
+        paths.append(tuple(reversed(points) if u > v else points))
     width = max(xs[v] + widths[v] / 2 for v in range(len(xs)))
     return Placed(tuple(zip(xs[:n], ys[:n])), tuple(paths), width, y - GAP_Y)
-
-
-def _back_edges(n: int, edges: Sequence[tuple[int, int]]) -> set[int]:
-    """Positions of the edges that close a cycle of a depth-first search in node order."""
-    out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
-    for k, (u, v) in enumerate(edges):
-        out[u].append((v, k))
-    back: set[int] = set()
-    state = [0] * n  # 0 new, 1 open, 2 done
-    for root in range(n):
-        if state[root]:
-            continue
-        state[root] = 1
-        stack = [(root, iter(out[root]))]
-        while stack:
-            u, rest = stack[-1]
-            step = next(rest, None)
-            if step is None:
-                state[u] = 2
-                stack.pop()
-                continue
-            v, k = step
-            if state[v] == 1:
-                back.add(k)
-            elif state[v] == 0:
-                state[v] = 1
-                stack.append((v, iter(out[v])))
-    return back
 
 
 def _ranks(n: int, down: Sequence[tuple[int, int]]) -> list[int]:
@@ -144,7 +114,7 @@ def _ranks(n: int, down: Sequence[tuple[int, int]]) -> list[int]:
     for v in order:
         rank[v] = max((rank[u] + 1 for u in pred[v]), default=0)
     for u in reversed(order):
-        if succ[u] and len(set(pred[u])) < len(set(succ[u])) or not pred[u] and succ[u]:
+        if succ[u] and len(set(pred[u])) < len(set(succ[u])):
             rank[u] = min(rank[v] for v in succ[u]) - 1
     low = min(rank)
     return [r - low for r in rank]
@@ -233,7 +203,7 @@ def _coordinates(
         near[v].append((u, weight))
     xs = [0.0] * len(widths)
     for layer in layers:
-        x = 0.0
+        x = -sum(widths[v] + GAP_X for v in layer) / 2
         for v in layer:
             xs[v] = x + widths[v] / 2
             x += widths[v] + GAP_X
@@ -241,7 +211,7 @@ def _coordinates(
     for sweep in range(2 * SWEEPS):
         way = range(len(layers)) if sweep % 2 == 0 else range(len(layers) - 1, -1, -1)
         side = -1 if sweep % 2 == 0 else 1
-        last = sweep >= 2 * SWEEPS - 4
+        last = sweep >= SWEEPS
         for k in way:
             wanted, weights = [], []
             for v in layers[k]:

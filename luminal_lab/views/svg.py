@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import graphviz
 
@@ -120,8 +121,10 @@ def canvas(
     """An `<svg>` with alternative text, at most its natural size.
 
     Arguments:
-        title, note: Become `<title>` and `<desc>`.
-        width, height: Natural size in px.
+        title: The alternative text.
+        note: A longer description, or nothing.
+        width: Natural width in px.
+        height: Natural height in px.
         body: Its content.
         standalone: See `draw`.
         shrink: How far a narrow page may shrink it before it scrolls.
@@ -172,7 +175,7 @@ def _edge(arrow: Arrow, path: Sequence[Point]) -> Html:
     end = (tip[0], tip[1] + (5.5 if up else -5.5))
     points = [*path[:-1], end]
     steps = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
-    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+    for (x0, y0), (x1, y1) in pairwise(points):
         bend = (y1 - y0) * 0.5
         steps.append(f"C{x0:.1f} {y0 + bend:.1f} {x1:.1f} {y1 - bend:.1f} {x1:.1f} {y1:.1f}")
     away = 6 if up else -6
