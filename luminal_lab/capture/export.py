@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
-from luminal_lab.capture.lower import Lowerer, placeholders
+from luminal_lab.capture.lower import Lowerer, placeholders, user_frames
 from luminal_lab.capture.table import dims
 from luminal_lab.errors import CaptureError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
@@ -78,7 +80,7 @@ def capture(
             owner = module_or_fn
         else:
             name = getattr(module_or_fn, "__name__", name)
-            owner = _Function(module_or_fn)
+            owner = _as_module(module_or_fn)
         program = _export(owner, tuple(args), dict(kwargs or {}), dynamic_shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,31 +88,35 @@ def capture(
     return lower_program(program, owner, name)
 
 
-class _Function(torch.nn.Module):
-    """A function as a module, for `torch.export`."""
+def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    """A function as a module with its signature, for `torch.export`."""
 
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.__dict__["function"] = function
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin without one: arguments are args_0, args_1, …
+        pass
+    else:
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [own, *signature.parameters.values()]
+        if all(p.kind is not p.POSITIONAL_ONLY for p in parameters[1:]):
+            parameters[0] = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        forward.__signature__ = signature.replace(parameters=parameters)
+    return type("Function", (torch.nn.Module,), {"forward": forward})()
 
 
 def _export(
     owner: torch.nn.Module, args: tuple, kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
-    if isinstance(owner, _Function) and isinstance(dynamic_shapes, Mapping):
-        dynamic_shapes = tuple(dynamic_shapes.values())
-    if isinstance(owner, _Function) and dynamic_shapes is not None:
-        dynamic_shapes = (tuple(dynamic_shapes),)  # the arguments are one tuple, *args
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), user_frames():
             warnings.simplefilter("ignore")
             return torch.export.export(
                 owner, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
             )
-    except Exception as error:  # whatever the user's program or the tracer raises
+    except Exception as error:  # (whatever the program or the tracer raises)
         raise CaptureError(
             f"torch.export cannot trace {type(owner).__name__}: {error}",
             fix="torch.export.export(module, args) shows the same error with its own advice",
@@ -302,7 +308,7 @@ def stride_of(value: Any) -> tuple[int, ...] | None:
     """Strides of a dense output that is not row-major; None for all others."""
     if not isinstance(value, torch.Tensor) or any(not isinstance(n, int) for n in value.shape):
         return None
-    if value.is_contiguous() or not torch._prims_common.is_non_overlapping_and_dense(value):
+    if value.is_contiguous() or not is_non_overlapping_and_dense_or_false(value):
         return None
     return tuple(value.stride())
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Ref, Source, TorchName
 from luminal_lab.hlir.tensor import Graph, Tensor
 
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parent)
 # Calls without a result that matters: checks on what capture already knows.
 _CHECKS = {
     "_assert_async.default", "_assert_async.msg", "_assert_scalar.default",
@@ -252,9 +256,31 @@ def _line(trace: str | None) -> str:
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', trace or "")
     if not frames:
         return ""
-    own = [f for f in frames if "/torch/" not in f[0]]
+    own = [f for f in frames if not _is_foreign(f[0])]
     file, line, function = (own or frames)[-1]
     return f"{file}:{line} in {function}"
+
+
+def _is_foreign(file: str) -> bool:
+    return file.startswith((_TORCH, _HERE, "<"))
+
+
+class _UserFrames(set):
+    """Stands for the set of frames that a stack trace keeps: all those outside of PyTorch."""
+
+    def __contains__(self, frame: object) -> bool:
+        return not _is_foreign(frame[0]) if isinstance(frame, tuple) else False
+
+
+@contextmanager
+def user_frames() -> Iterator[None]:
+    """While tracing, record the user's helper functions too, not only `forward` methods."""
+    before = torch.fx.proxy._STACK_TRACE_ANCHORS
+    torch.fx.proxy._STACK_TRACE_ANCHORS = _UserFrames()
+    try:
+        yield
+    finally:
+        torch.fx.proxy._STACK_TRACE_ANCHORS = before
 
 
 def placeholders(module: GraphModule) -> Sequence[FxNode]:
