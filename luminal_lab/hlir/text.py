@@ -12,6 +12,7 @@ Weights are named, not printed: `parse` takes them from its argument, or leaves 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from luminal_lab.hlir import literals
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.graph import Hlir, InputSpec, Node, Operand, OutputSpec, Source
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.structure import Structure
 from luminal_lab.hlir.view import View
 
 
@@ -104,8 +106,11 @@ def dump_spec(spec: Any) -> str | None:
     from torch.utils import _pytree
 
     try:
+        if isinstance(spec, Structure):
+            constants = literals.show(dict(spec.constants))
+            return json.dumps({"spec": dump_spec(spec.spec), "constants": constants})
         return _pytree.treespec_dumps(spec)
-    except (NotImplementedError, TypeError, ValueError):
+    except (NotImplementedError, TypeError, ValueError, HlirError):
         return None
 
 
@@ -113,6 +118,8 @@ def _load_spec(dumped: str) -> Any:
     from torch.utils import _pytree
 
     try:
+        if isinstance(fields := json.loads(dumped), dict):
+            return Structure(_load_spec(fields["spec"]), literals.read(fields["constants"]))
         return _pytree.treespec_loads(dumped)
     except (NotImplementedError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise HlirError(

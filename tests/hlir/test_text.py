@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import sympy
@@ -26,7 +27,8 @@ from luminal_lab.hlir import (
     parse,
     run,
 )
-from luminal_lab.hlir.dtypes import BF16, BOOL, F32, I64
+from luminal_lab.hlir.dtypes import BF16, BOOL, F32, I64, dtype
+from luminal_lab.hlir.structure import Structure
 
 GOLDEN = r"""
 hlir 'tour'
@@ -123,6 +125,9 @@ def test_pytree_structures_read_back():
     hlir = tour()
     with_spec = Hlir(hlir.nodes, hlir.inputs, hlir.outputs, in_spec=spec)
     assert parse(with_spec.text()).in_spec == spec
+    partly = Structure(spec, {1: None, 0: 2.5})
+    again = replace(with_spec, out_spec=partly)
+    assert parse(again.text()).out_spec == partly
 
 
 @pytest.mark.parametrize(
@@ -206,8 +211,6 @@ def test_files_keep_weights_bit_by_bit(tmp_path):
     }
     values["tied"] = values["b"]
     names = {torch.float32: F32, torch.bfloat16: BF16, torch.bool: BOOL}
-    from luminal_lab.hlir.dtypes import dtype
-
     inputs = [
         g.input(k, v.shape, names.get(v.dtype, dtype(v.dtype)), "weight", value=v)
         for k, v in values.items()
