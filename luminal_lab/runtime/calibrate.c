@@ -65,8 +65,8 @@ static void special(void *ctx, long lo, long hi) {
     for (long r = 0; r < REPEAT; ++r)
       for (long i = 0; i < 4096; i += LL_VW) {
         vec v = *(vec *)(x + i);
-        v = v < -126.0f ? -126.0f + (vec){} : v;
-        v = v > 127.0f ? 127.0f + (vec){} : v;
+        ivec low = v < -126.0f, high = v > 127.0f; /* lanes of zeros or ones */
+        v = (vec)(((ivec)(vec){} & (low | high)) | ((ivec)v & ~(low | high)));
         ivec k = __builtin_convertvector(v + 200.5f, ivec) - 200;
         vec f = v - __builtin_convertvector(k, vec);
         vec p = f * 1.5353362e-4f + 1.3398874e-3f;

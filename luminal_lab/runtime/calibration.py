@@ -21,8 +21,8 @@ from luminal_lab.search.machine import Machine
 
 CACHE = FileCache("machine")
 _SOURCE = Path(__file__).with_name("calibrate.c")
-_SAMPLES = 5
-_SAMPLE_SECONDS = 2e-3
+_SAMPLES = 9
+_SAMPLE_SECONDS = 1e-3
 
 
 def thread_count() -> int:
@@ -71,7 +71,10 @@ def calibrate(threads: int | None = None, *, fresh: bool = False) -> Machine:
         fresh: Measure again, even if the cache has them.
 
     Returns:
-        The machine; without a compiler a generic one with this machine's sizes.
+        The machine.
+
+    Raises:
+        CompilerError: when there is no compiler.
 
     >>> calibrate().bandwidth > 1e8
     True
@@ -83,8 +86,9 @@ def calibrate(threads: int | None = None, *, fresh: bool = False) -> Machine:
             return Machine.load(path)
         except CacheError:
             CACHE.drop(path)
-    machine = _measure(threads)
-    CACHE.put(key, ".json", json.dumps(asdict(machine), indent=1, sort_keys=True).encode())
+    machine, undisturbed = _measure(threads)
+    if undisturbed:  # else the next process tries again
+        CACHE.put(key, ".json", json.dumps(asdict(machine), indent=1, sort_keys=True).encode())
     return machine
 
 
@@ -112,70 +116,92 @@ def cache_sizes() -> tuple[int, int, int]:
     return l1, l2, sizes.get(3, max(l2, generic.l2))
 
 
-def _measure(threads: int) -> Machine:
+def _measure(threads: int) -> tuple[Machine, bool]:
+    """The machine, and whether nothing disturbed the measurement."""
     chip = cc.cpu()
     lanes, registers = chip.vector_bytes // 4, 32 if chip.vector_bytes in (64, 16) else 16
     if chip.vector_bytes == 16 and "sse2" in chip.features:
         registers = 16
     rows = 12 if registers == 32 else 6
-    flags = (f"-DLL_VW={lanes}", f"-DLL_MR={rows}")
     native()  # before the kernels: they take ll_parallel_for from it
+    flags = (f"-DLL_VW={lanes}", f"-DLL_MR={rows}")
     rates = cc.load(cc.shared_library([cc.Unit("calibrate.c", _SOURCE.read_text(), flags)]))
     l1, l2, l3 = cache_sizes()
-    far = 3 * max(l3, 16 << 20)
+    far = 6 * max(l3, 16 << 20)  # a last level that is split between chips holds more
     block = Block(far)
-    work = _Work(rates, block, threads)
-    work.seconds("triad", far // 4, 1)  # every page is touched before anything is timed
-    triads = []
+    work = _Work(rates, block)
+    work.seconds("triad", far // 4, threads)  # touches every page, before anything is timed
+    per_step = {
+        "dot": 4096 // (2 * lanes) * 2 * rows * 2 * lanes,
+        "simple": 4 * 4096,
+        "special": 4096,
+    }
+    speed: dict[str, float] = {}
+    undisturbed = True
+    for name, count in per_step.items():
+        alone = count / work.seconds(name, 0, 1)
+        for _ in range(3):
+            together = threads * count / work.seconds(name, 0, threads)
+            if together > 0.75 * threads * alone:
+                break
+        else:  # cores share a unit, or (more likely) another program runs on one of them
+            undisturbed = False
+        speed[name] = max(together, alone)
+    stream: list[float] = []
     for nbytes in (far, l3 // 2, threads * l2 // 2):
-        triads.append(nbytes / work.seconds("triad", nbytes // 4, 1, adapt=nbytes < far))
-    steps = 4096 // (2 * lanes)
-    flops = threads * steps * 2 * rows * 2 * lanes
-    launch = work.launch()
-    return Machine(
+        few = max(1, threads // 2)
+        best = min(work.seconds("triad", nbytes // 4, t) for t in {threads, few})
+        stream.append(max(nbytes / best, *stream[-1:], 0.0))
+    machine = Machine(
         name=f"{chip.model}, {threads} threads",
         threads=threads,
-        bandwidth=triads[0],
-        l3_bandwidth=max(triads[1], triads[0]),
-        l2_bandwidth=max(triads[2], triads[1], triads[0]),
-        dot_flops=flops / work.seconds("dot", 0, 1, adapt=True),
-        vector_flops=threads * 4 * 4096 / work.seconds("simple", 0, 1, adapt=True),
-        special_ops=threads * 4096 / work.seconds("special", 0, 1, adapt=True),
-        launch=launch,
+        bandwidth=stream[0],
+        l3_bandwidth=stream[1],
+        l2_bandwidth=stream[2],
+        dot_flops=speed["dot"],
+        vector_flops=speed["simple"],
+        special_ops=speed["special"],
+        launch=work.launch(threads),
         l1=l1,
         l2=l2,
         l3=l3,
         vector_bytes=chip.vector_bytes,
         registers=registers,
     )
+    return machine, undisturbed
 
 
 class _Work:
-    """Runs the calibration kernels on one block of memory."""
+    """Runs the calibration kernels on one block of memory.
 
-    def __init__(self, rates: ctypes.CDLL, block: Block, threads: int):
-        self.rates, self.threads, self.native = rates, threads, native()
-        self.numbers = (ctypes.c_long * 3)(0, 1, threads)
+    What a machine can do is the best of several short samples but one: what disturbs a sample
+    makes it longer, and little makes it shorter.
+    """
+
+    def __init__(self, rates: ctypes.CDLL, block: Block):
+        self.rates, self.native = rates, native()
+        self.numbers = (ctypes.c_long * 3)(0, 1, 1)
         self.table = (ctypes.c_void_p * 2)(block.address, ctypes.addressof(self.numbers))
         self.tables = (ctypes.c_void_p * 1)(ctypes.addressof(self.table))
 
-    def seconds(self, name: str, size: int, repeat: int, *, adapt: bool = False) -> float:
-        """Median seconds of one repetition of a kernel; `adapt` finds enough repetitions."""
+    def seconds(self, name: str, size: int, threads: int) -> float:
+        """Seconds of one repetition of a kernel, from samples of a millisecond or more."""
         entry = self.native.address(self.rates, f"ll_rate_{name}")
-        self.numbers[0], self.numbers[1] = size, repeat
-        if adapt:
-            while (once := min(self._samples(entry, 2))) < _SAMPLE_SECONDS / 4:
-                self.numbers[1] *= 4
-            self.numbers[1] = max(1, round(self.numbers[1] * _SAMPLE_SECONDS / once))
-        return median(self._samples(entry, _SAMPLES)) / self.numbers[1]
+        self.numbers[:] = [size, 1, threads]
+        once = min(self._samples(entry, 2, 1, threads))
+        while once < _SAMPLE_SECONDS / 4:
+            self.numbers[1] *= 4
+            once = min(self._samples(entry, 2, 1, threads))
+        self.numbers[1] = max(1, round(self.numbers[1] * _SAMPLE_SECONDS / once))
+        return sorted(self._samples(entry, _SAMPLES, 1, threads))[1] / self.numbers[1]
 
-    def launch(self) -> float:
-        """Median seconds of an empty parallel loop."""
+    def launch(self, threads: int) -> float:
+        """Seconds of an empty parallel loop."""
         assert self.native.empty is not None
         inner = 50
-        return median(self._samples(self.native.empty, 9, inner)) / inner
+        return median(self._samples(self.native.empty, 9, inner, threads)) / inner
 
-    def _samples(self, entry: int, count: int, inner: int = 1) -> list[float]:
+    def _samples(self, entry: int, count: int, inner: int, threads: int) -> list[float]:
         ns = (ctypes.c_longlong * count)()
-        self.native.time_kernel(entry, self.tables, 1, count, inner, self.threads, ns)
+        self.native.time_kernel(entry, self.tables, 1, count, inner, threads, ns)
         return [max(n, 1) * 1e-9 for n in ns]

@@ -143,6 +143,12 @@ class Executable:
         program = self.program
         if program is None:
             return self._interpret(leaves)
+        return self._execute(program, leaves, program.run)
+
+    def _execute(
+        self, program: Program, leaves: Sequence[Any], run: Callable[..., None]
+    ) -> Any:
+        """Bind, run by `run(frame, threads, tensors)`, and hand out; the path of every call."""
         if program.weights.changed:
             program.refresh()
         frame = program.take()
@@ -170,7 +176,7 @@ class Executable:
                     out = self._fresh(r.spec.shape, r.strides, dtype=r.dtype)
                     local[r.spec.name] = out
                     external[r.slot] = out.data_ptr()
-            program.run(frame, self._threads(), local)
+            run(frame, self._threads(), local)
             values = []
             for r in self._results:
                 if r.slot >= 0:
@@ -379,9 +385,9 @@ class Executable:
             return f"Executable({self.hlir.name}: reference interpreter, no C compiler)"
         own = sum(isinstance(code, KernelCode) for code in self.program.code)
         return (
-            f"Executable({self.hlir.name}: {len(self.program.at_call)} calls of {len(c.kernels)} "
-            f"kernels ({own} compiled), {len(self.program.at_build)} calls done "
-            f"at build time; arena {self.stats.arena_bytes:,} B, "
+            f"Executable({self.hlir.name}: {len(self.program.at_call)} calls of "
+            f"{len(c.kernels)} kernels ({own} compiled), {len(self.program.at_build)} done at "
+            f"build time; arena {self.stats.arena_bytes:,} B, "
             f"weights packed {self.stats.persistent_bytes:,} B; "
             f"built in {self.stats.source_seconds + self.stats.compile_seconds:.2f} s)"
         )

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.apply import torch_dtype
@@ -298,6 +299,36 @@ class Program:
                 self.native.run(frame.address, step.first, step.last, threads)
             else:
                 self.run_routine(step.position, frame, local)
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        """The candidate's call behind each timed event: C calls in order, then routines."""
+        routines = (s.position for s in self.steps if s.routine is not None)
+        return (*self.call_positions, *routines)
+
+    def run_timed(
+        self, frame: Frame, threads: int, local: Mapping[str, Tensor], start: Any, stop: Any
+    ) -> None:
+        """As `run`; `start` and `stop` receive the times of `events` in nanoseconds.
+
+        Arguments:
+            frame: As for `run`.
+            threads: As for `run`.
+            local: As for `run`.
+            start: An array of `c_longlong`, one item per event.
+            stop: Likewise.
+        """
+        self.native.bind(frame.address)
+        routine = self.ncalls
+        for step in self.steps:
+            if step.routine is None:
+                span = frame.address, step.first, step.last, threads
+                self.native.run_timed(*span, start, stop)
+            else:
+                start[routine] = time.monotonic_ns()
+                self.run_routine(step.position, frame, local)
+                stop[routine] = time.monotonic_ns()
+                routine += 1
 
 
 _KERNEL = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_long)
