@@ -15,10 +15,9 @@ from luminal_lab.hlir.view import Scalar, out_axis
 
 def _in_bounds(index: Tensor, n: int) -> Tensor:
     """Negative indices counted from the end; indices known not to be negative as they are."""
-    node = index.graph.nodes[index.node]
-    if node.op == "Iota" and not index.view.guard:
-        if node.attrs["index"].bounds(index.graph.extents(node.shape))[0] >= 0:
-            return index
+    known = index.known
+    if known is not None and known.bounds(index.graph.extents(index.shape))[0] >= 0:
+        return index
     if index.dtype.kind == "uint":
         return index
     return (index < 0).where(index + whole(n, "the indexed dim"), index)

@@ -280,6 +280,26 @@ class Tensor:
             raise HlirError(f"no dim {dim} in a tensor of shape {self.shape}")
         return dim % max(self.rank, 1)
 
+    @property
+    def known(self) -> Index | None:
+        """Its values (64-bit integers) as an index expression over its axes, if they are one."""
+        node = self.graph.nodes[self.node]
+        if self.dtype != I64 or self.view.guard:
+            return None
+        if node.op == "Constant":
+            return Index.num(node.attrs["value"])
+        if node.op != "Iota":
+            return None
+        at = {out_axis(k): i for k, i in enumerate(self.view.index)}
+        return node.attrs["index"].substitute(at, self.graph.extents(self.shape))
+
+    @property
+    def known_bool(self) -> bool | None:
+        """Its one value, where it is a constant bool."""
+        node = self.graph.nodes[self.node]
+        plain = node.op == "Constant" and self.dtype == BOOL and not self.view.guard
+        return node.attrs["value"] if plain else None
+
     # ------------------------------------------------------------------ views
     def viewed(self, shape: Sequence[Dim], at: Sequence[Index]) -> Tensor:
         """Of `shape`: dim k of this tensor is read at `at[k]`, over axes of `shape`."""
@@ -437,8 +457,20 @@ class Tensor:
         return self.graph.emit(op, [self.operand], self.shape, self.dtype)
 
     def binary(self, op: str, other: Tensor | Scalar) -> Tensor:
-        """One of the binary ops of the op table, with broadcasting; dtypes must agree."""
+        """One of the binary ops of the op table, with broadcasting; dtypes must agree.
+
+        Arithmetic on values that are known as index expressions gives one again; their order,
+        where bounds prove it, and logic on a known bool are folded.
+        """
         a, b = self.broadcast(self.like(other))
+        if (known := _index_arithmetic(op, a, b)) is not None:
+            return self.graph.iota(known, a.shape, a.dtype)
+        if (order := _index_order(op, a, b)) is not None:
+            return self.graph.full(a.shape, order, BOOL)
+        if op in ("Add", "Mul") and a.dtype == b.dtype == BOOL:
+            for p, q in ((a, b), (b, a)):
+                if p.known_bool is not None:  # True and q, False or q: q
+                    return q if p.known_bool == (op == "Mul") else p
         if a.dtype != b.dtype:
             raise HlirError(
                 f"{op} of {a.dtype} and {b.dtype}",
@@ -453,6 +485,8 @@ class Tensor:
         if not isinstance(a, Tensor):
             a = b.like(a) if isinstance(b, Tensor) else self.graph.constant(a, F32)
         c, x, y = self.broadcast(a, a.like(b))
+        if c.known_bool is not None and x.dtype == y.dtype:
+            return x if c.known_bool else y
         if c.dtype != BOOL or x.dtype != y.dtype:
             raise HlirError(
                 f"Select of {c.dtype}, {x.dtype}, {y.dtype}", where=self.graph.source.line
@@ -547,8 +581,14 @@ class Tensor:
             at: Per dim of this tensor, where it is read: over axes of `shape`, and `@k`, which
                 takes the value of `indices[k]`.
             indices: Integer tensors that expand to `shape`; their values must be in bounds.
+                Where all of them are known index expressions, the result is a view.
         """
         shape = tuple(shape)
+        indices = [i.expand(shape) for i in indices]
+        known = {f"@{k}": i.known for k, i in enumerate(indices)}
+        if all(i is not None for i in known.values()):
+            extents = self.graph.extents(shape)
+            return self.viewed(shape, [i.substitute(known, extents) for i in at])
         base = self.copy() if self.view.guard else self
         sizes = [
             self.shape[next(d for d, i in enumerate(at) if f"@{k}" in i.axes)]
@@ -558,7 +598,7 @@ class Tensor:
             f"@{k}": self.graph._upper(n) for k, n in enumerate(sizes)
         }
         view = base.view.compose({out_axis(k): i for k, i in enumerate(at)}, extents)
-        reads = [Operand(base.node, view), *(i.expand(shape).operand for i in indices)]
+        reads = [Operand(base.node, view), *(i.operand for i in indices)]
         return self.graph.emit("Gather", reads, shape, self.dtype, {"extents": tuple(sizes)})
 
     def scatter(self, src: Tensor, indices: Sequence[Tensor], mode: str) -> Tensor:
@@ -605,6 +645,33 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             elif not _is_one(n) and n != out[k]:
                 raise HlirError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
     return tuple(out)
+
+
+def _index_arithmetic(op: str, a: Tensor, b: Tensor) -> Index | None:
+    """The sum, multiple, or remainder of two known index expressions, where it is one."""
+    x, y = (
+        (a.known, b.known) if op in ("Add", "Mul", "Mod") and a.dtype == I64 else (None, None)
+    )
+    if x is None or y is None or not (x.terms or y.terms):
+        return None
+    if op == "Add":
+        return x + y
+    if op == "Mul" and not (x.terms and y.terms):
+        return x * y.const if x.terms else y * x.const
+    if op == "Mod" and not y.terms and y.const > 0:
+        return x.mod(y.const, a.graph.extents(a.shape))
+    return None
+
+
+def _index_order(op: str, a: Tensor, b: Tensor) -> bool | None:
+    """Whether a < b holds everywhere or nowhere, where the bounds of indices prove it."""
+    x, y = (a.known, b.known) if op == "LessThan" and a.dtype == I64 else (None, None)
+    if x is None or y is None:
+        return None
+    low, high = (x - y).bounds(a.graph.extents(a.shape))
+    if high < 0:
+        return True
+    return False if low >= 0 else None
 
 
 def _is_one(dim: Dim) -> bool:
