@@ -1,0 +1,38 @@
+"""Hlir → e-graph: encoding, rules, saturation, read-out, and the check that rules tell the truth."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "EClass": "egraph",
+    "EGraph": "egraph",
+    "ENode": "egraph",
+    "Iteration": "egraph",
+    "Limits": "process",
+    "Part": "egraph",
+    "Report": "egraph",
+    "RuleInfo": "rulebook",
+    "check_rule": "soundness",
+    "evaluate": "evaluate",
+    "load_rules": "rulebook",
+    "saturate": "saturate",
+}
+
+__all__ = list(_HOME)
+
+if TYPE_CHECKING:
+    from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
+    from luminal_lab.egraph.evaluate import evaluate
+    from luminal_lab.egraph.process import Limits
+    from luminal_lab.egraph.rulebook import RuleInfo, load_rules
+    from luminal_lab.egraph.saturate import saturate
+    from luminal_lab.egraph.soundness import check_rule
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily: the saturation child imports this package and must start fast.
+    if name in _HOME:
+        return getattr(import_module(f"luminal_lab.egraph.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'luminal_lab.egraph' has no attribute {name!r}")

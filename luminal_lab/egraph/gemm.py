@@ -1,0 +1,123 @@
+"""The form of a library product: what a BLAS call needs to know, read off three index maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from luminal_lab.hlir.index import Index
+
+
+@dataclass(frozen=True)
+class GemmForm:
+    """C[b, m, n] = sum over k of A[b, m, k] * B[b, k, n] (+ bias[n]), as strides in elements.
+
+    Arguments:
+        batch: `(extent, stride in A, in B, in C)` of each batch loop, outermost first.
+        m, n, k: Extents.
+        a: Strides of A over (m, k).
+        b: Strides of B over (k, n).
+        c: Strides of C over (m, n); the second is 1 (or n is 1).
+        bias: Stride of the bias over n, None without one.
+    """
+
+    batch: tuple[tuple[int, int, int, int], ...]
+    m: int
+    n: int
+    k: int
+    a: tuple[int, int]
+    b: tuple[int, int]
+    c: tuple[int, int]
+    bias: int | None = None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor with the index map at which it is read or written."""
+
+    shape: tuple[int, ...]
+    index: tuple[Index, ...]
+
+    def strides(self) -> dict[str, int] | None:
+        """Elements that one step along each axis moves; None when the map is not linear."""
+        out: dict[str, int] = {}
+        step = 1
+        for n, i in zip(reversed(self.shape), reversed(self.index)):
+            if i.const or not i.is_affine:
+                return None
+            for axis in sorted(i.axes):
+                out[axis] = out.get(axis, 0) + i.coef(axis) * step
+            step *= n
+        return out
+
+
+def gemm_form(
+    a: Stored,
+    b: Stored,
+    c: Stored,
+    reduced: Collection[str],
+    extents: Mapping[str, int],
+    bias: Stored | None = None,
+) -> GemmForm | None:
+    """The library's view of a product; None when no BLAS takes these strides.
+
+    m, n and k must each have one stride in each matrix, one of the two strides of A and of B must
+    be 1, and C must be row-major (its transpose is another e-node, with A and B exchanged).
+    """
+    sa, sb, sc = a.strides(), b.strides(), c.strides()
+    if sa is None or sb is None or sc is None:
+        return None
+    batch = [x for x in sa if x in sb and x in sc]
+    ms = [x for x in sa if x not in sb]
+    ns = [x for x in sb if x not in sa]
+    ks = [x for x in sa if x in reduced]
+    m = _merge(ms, (sa, sc), extents)
+    n = _merge(ns, (sb, sc), extents)
+    k = _merge(ks, (sa, sb), extents)
+    if m is None or n is None or k is None:
+        return None
+    (m_extent, (am, cm)), (n_extent, (bn, cn)), (k_extent, (ak, bk)) = m, n, k
+    if n_extent > 1 and cn != 1:
+        return None
+    if not _dense(am, ak, m_extent, k_extent) or not _dense(bk, bn, k_extent, n_extent):
+        return None
+    stride = None
+    if bias is not None:
+        sd = bias.strides()
+        merged = None if sd is None else _merge(ns, (sb, sd), extents)
+        if merged is None or set(sd or ()) != set(ns):
+            return None
+        stride = merged[1][1]
+    loops = sorted(batch, key=lambda x: (-sc[x], x))
+    return GemmForm(
+        tuple((extents[x], sa[x], sb[x], sc[x]) for x in loops),
+        m_extent,
+        n_extent,
+        k_extent,
+        (am, ak),
+        (bk, bn),
+        (cm, cn),
+        stride,
+    )
+
+
+def _merge(
+    axes: Sequence[str], strides: Sequence[Mapping[str, int]], extents: Mapping[str, int]
+) -> tuple[int, tuple[int, ...]] | None:
+    """Several axes as one, with one stride in each tensor; None when they are not contiguous."""
+    order = sorted(axes, key=lambda x: (-strides[0][x], x))
+    for outer, inner in zip(order, order[1:]):
+        if any(s[outer] != s[inner] * extents[inner] for s in strides):
+            return None
+    total = math.prod(extents[x] for x in order)
+    return total, tuple(s[order[-1]] if order else 0 for s in strides)
+
+
+def _dense(outer: int, inner: int, outer_extent: int, inner_extent: int) -> bool:
+    """Whether a matrix has a unit stride and rows (or columns) that do not overlap."""
+    rows = inner == 1 or inner_extent == 1
+    columns = outer == 1 or outer_extent == 1
+    return (rows and (outer >= inner_extent or outer_extent == 1)) or (
+        columns and (inner >= outer_extent or inner_extent == 1)
+    )

@@ -1,0 +1,247 @@
+"""The parent's side of saturation: starts the child, feeds it, listens, and kills it when it must."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from luminal_lab.egraph.language import TRACED
+from luminal_lab.egraph.rulebook import Rulebook, Tolerance
+from luminal_lab.egraph.worker import read_message, write_message
+from luminal_lab.errors import RuleError, SaturationError
+
+_GRACE = 3.0  # seconds that a child gets to hand over what it reached after a cancel or a limit
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a saturation; reaching one is a reported stop, not an error.
+
+    Arguments:
+        iterations: Iterations per region.
+        rows: E-nodes per region; checked between rulesets.
+        seconds: Wall time per region.
+        memory: Address space of the child in bytes, None for no limit.
+        copies: Renamed copies per region that the encoder makes.
+        tolerance: The loosest class of rules that is used.
+    """
+
+    iterations: int = 12
+    rows: int = 50_000
+    seconds: float = 20.0
+    memory: int | None = 4 << 30
+    copies: int = 4000
+    tolerance: Tolerance = "approximate"
+
+
+@dataclass
+class PartResult:
+    """What the child reported on one region.
+
+    Arguments:
+        iterations: One record per iteration.
+        state: The tables of the e-graph, None while there is none.
+        stopped: Why it stopped.
+    """
+
+    iterations: list[dict[str, Any]] = field(default_factory=list)
+    state: dict[str, Any] | None = None
+    stopped: str = ""
+
+
+Progress = Callable[[int, Mapping[str, Any]], None]
+
+
+class Child:
+    """A running child; use it as a context manager, so that none is left behind.
+
+    It is started before the regions are encoded: the two overlap.
+    """
+
+    def __init__(self) -> None:
+        self._stderr = tempfile.TemporaryFile()
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(_search_path()),
+            "RUST_BACKTRACE": "0",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "luminal_lab.egraph.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=env,
+            start_new_session=True,  # Ctrl-C in a terminal reaches the parent only
+        )
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while (message := read_message(self._process.stdout)) is not None:
+            self._messages.put(message)
+        self._messages.put(None)
+
+    def _send(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            write_message(self._process.stdin, message)
+        except BrokenPipeError:
+            pass  # the child is dead: the reader will say so
+
+    def run(
+        self,
+        rulebook: Rulebook,
+        parts: Sequence[Sequence[str]],
+        limits: Limits,
+        progress: Progress | None = None,
+    ) -> list[PartResult]:
+        """Saturate some regions, one after the other.
+
+        A cancel (KeyboardInterrupt) asks the child for what it has reached; when every region has
+        something, that is the result, else the KeyboardInterrupt goes on.
+
+        Raises:
+            RuleError: the child rejected a rule.
+            SaturationError: the child died before a region had any state.
+            KeyboardInterrupt: see above; also at a second Ctrl-C.
+        """
+        self._send(
+            {
+                "forms": [[f.text, f.original, f.file] for f in rulebook.forms],
+                "rulesets": rulebook.rulesets,
+                "traced": TRACED,
+                "limits": {
+                    "iterations": limits.iterations,
+                    "rows": limits.rows,
+                    "seconds": limits.seconds,
+                    "memory": limits.memory,
+                },
+                "parts": parts,
+            }
+        )
+        results = [PartResult() for _ in parts]
+        done = 0
+        deadline: float | None = None
+        while done < len(parts):
+            budget = (
+                limits.seconds + 30.0 + _GRACE
+            )  # loading a region is not limited by `seconds`
+            try:
+                wait = budget if deadline is None else max(0.0, deadline - time.monotonic())
+                message = self._messages.get(timeout=wait)
+            except queue.Empty:
+                self._end(results, done, "time limit: the child was killed in a step")
+                break
+            except KeyboardInterrupt:
+                if deadline is not None:
+                    raise
+                self._send({"stop": True})
+                deadline = time.monotonic() + _GRACE
+                continue
+            if message is None:
+                self._end(results, done, f"the child died: {self._last_words()}")
+                break
+            done += self._handle(message, results, progress)
+            if deadline is not None and done and results[-1].state is not None:
+                break
+        if deadline is not None and any(r.state is None for r in results):
+            raise KeyboardInterrupt
+        return results
+
+    def _handle(
+        self, message: Mapping[str, Any], results: list[PartResult], progress: Progress | None
+    ) -> int:
+        """Take in one message; how many regions it completes."""
+        if "iteration" in message:
+            results[message["part"]].iterations.append(message["iteration"])
+            if progress is not None:
+                progress(message["part"], message["iteration"])
+        elif "state" in message:
+            result = results[message["part"]]
+            result.state, result.stopped = message["state"], message["stopped"]
+            return int(message["final"])
+        elif "rejected" in message:
+            raise _rule_error(message["rejected"])
+        elif "failed" in message:
+            raise SaturationError(
+                f"saturation failed: {message['failed']}",
+                where=_progress_text(results),
+                fix="check the rules that were added last with luminal_lab.egraph.check_rule",
+            )
+        return 0
+
+    def _end(self, results: list[PartResult], done: int, why: str) -> None:
+        """The child gave up: keep what was reached, if every region has something."""
+        self._process.kill()
+        result = results[done]
+        result.stopped = why
+        if any(r.state is None for r in results):
+            raise SaturationError(
+                f"saturation gave no e-graph: {why}",
+                where=_progress_text(results),
+                fix="lower Limits.rows or raise Limits.memory, or give the rule that explodes a"
+                " `;; cap:`",
+            )
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._stderr.seek(0)
+        said = self._stderr.read().decode(errors="replace").strip().splitlines()
+        tail = " / ".join(said[-3:]) if said else "it said nothing"
+        return f"exit code {code}; {tail}"
+
+
+def _search_path() -> list[str]:
+    """Where the child finds this very package, and egglog."""
+    return [str(_ROOT), *(p for p in sys.path if p and p != str(_ROOT))]
+
+
+def _progress_text(results: Sequence[PartResult]) -> str:
+    lines = []
+    for k, result in enumerate(results):
+        rows = [r["rows"] for r in result.iterations]
+        if rows:
+            lines.append(f"region {k}: rows per iteration {', '.join(map(str, rows))}")
+    return "; ".join(lines) or "before the first iteration"
+
+
+def _rule_error(rejected: Mapping[str, str]) -> RuleError:
+    """egglog's message, with its place as `file:line:column`."""
+    import re
+
+    message = rejected["message"]
+    found = re.search(r"In (\d+):(\d+)-\d+[^:]*: ?", message)
+    where = rejected["file"]
+    if found:
+        where += f":{found[1]}:{found[2]}"
+        message = message[: found.start()] + message[found.end() :]
+    said = " ".join(message.split())
+    return RuleError(
+        f"egglog rejects a rule: {said}", where=where, fix="see rules/language.egg for the ops"
+    )

@@ -1,0 +1,280 @@
+"""The child's tables → canonical e-classes.
+
+Class ids do not depend on egglog's numbers: classes with an encoder term come in the order of
+their first one, the others in the order of their structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from luminal_lab.egraph.egraph import ENCODED, EClass, ENode
+from luminal_lab.egraph.encode import Encoding
+from luminal_lab.egraph.gemm import Stored, gemm_form
+from luminal_lab.egraph.language import SIGNATURES, unstamp
+from luminal_lab.egraph.rulebook import RuleInfo
+from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.hlir.dtypes import DTYPES
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.ops import BINARY, UNARY
+
+Tables = Mapping[str, Sequence[Sequence[Any]]]
+Raw = tuple[str, tuple[int, ...], tuple[Any, ...]]  # op, child e-classes, attributes
+_PLAIN = {*UNARY, *BINARY, "Select"}
+
+
+@dataclass
+class _Reader:
+    tables: Tables
+    encoding: Encoding
+    rules: Sequence[RuleInfo]
+    indices: dict[str, tuple[Index, ...]] = field(default_factory=dict)
+    affine: dict[int, Index] = field(default_factory=dict)
+
+    def index(self, text: str) -> tuple[Index, ...]:
+        if text not in self.indices:
+            known = self.encoding.indices.get(text)
+            parts = text.split(", ") if text else []
+            self.indices[text] = known or tuple(Index.parse(p) for p in parts)
+        return self.indices[text]
+
+    def read_index_terms(self) -> None:
+        """The index expression of each e-class of sort Ix (they are never united)."""
+        for text, out in self.tables.get("Affine", ()):
+            self.affine[out] = self.index(text)[0]
+        for number, out in self.tables.get("Number", ()):
+            self.affine[out] = Index.num(number)
+        pending = [
+            (op, row) for op in ("Plus", "Times", "Rem") for row in self.tables.get(op, ())
+        ]
+        while pending:
+            left = [(op, row) for op, row in pending if not self._index_term(op, row)]
+            if len(left) == len(pending):
+                return
+            pending = left
+
+    def _index_term(self, op: str, row: Sequence[Any]) -> bool:
+        a, b, out = row
+        known = self.affine
+        if op == "Plus" and a in known and b in known:
+            known[out] = known[a] + known[b]
+        elif op == "Times" and b in known:
+            known[out] = known[b] * a
+        elif op == "Rem" and a in known:
+            known[out] = known[a].mod(b, self.encoding.extents)
+        else:
+            return False
+        return True
+
+    def raw(self, op: str, args: Sequence[Any]) -> Raw | None:
+        """An e-node with egglog's class numbers; None for a Gemm that no library takes."""
+        if op in _PLAIN:
+            return op.lower(), tuple(args), ()
+        match op:
+            case "Const":
+                return "const", (), (float(args[0]),)
+            case "NegZero":
+                return "const", (), (-0.0,)
+            case "Int":
+                return "const", (), (bool(args[0]) if args[1] == "bool" else args[0],)
+            case "Iota":
+                return "iota", (), (self.affine[args[0]],)
+            case "Cast":
+                return "cast", (args[0],), ()
+            case "Red":
+                return "red", (args[2],), (args[0], args[1])
+            case "Online":
+                return "online", tuple(args[1:]), (args[0],)
+            case "Load":
+                return "load", (args[0],), (self.index(args[1]),)
+            case "LoadAt":
+                return "load", (args[0], *args[2]), (self.index(args[1]),)
+            case "Input":
+                return "input", (), (args[0],)
+            case "Kernel":
+                return "kernel", (args[0],), (self.index(args[1]),)
+            case "Scatter" | "Custom":
+                return op.lower(), tuple(args[1]), (args[0],)
+            case "Gemm":
+                a, ia, b, ib, ic, k = args
+                return "gemm", (a, b), (ia, ib, None, ic, tuple(k))
+            case "GemmBias":
+                a, ia, b, ib, d, id_, ic, k = args
+                return "gemm", (a, b, d), (ia, ib, id_, ic, tuple(k))
+        raise AssertionError(op)
+
+    def nodes(self) -> Iterator[tuple[str, int, Raw, tuple[int, int]]]:
+        """`(sort, class, e-node, (iteration, rule number))` for every row."""
+        for op, signature in SIGNATURES.items():
+            if signature.sort not in ("V", "T"):
+                continue
+            stamps = {_key(row[:-1]): row[-1] for row in self.tables.get(f"by_{op}", ())}
+            for row in self.tables.get(op, ()):
+                made = unstamp(stamps.get(_key(row[:-1]), 0))
+                raw = self.raw(op, row[:-1])
+                if raw is not None:
+                    yield signature.sort, row[-1], raw, made
+
+
+def _key(args: Sequence[Any]) -> str:
+    return repr(args)
+
+
+def read_classes(
+    tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]
+) -> tuple[tuple[EClass, ...], dict[int, int], dict[int, int], dict[str, int]]:
+    """Canonical e-classes.
+
+    Returns:
+        The classes; the class of each encoder V term and T term; and how many e-nodes were left
+        out, by reason.
+    """
+    reader = _Reader(tables, encoding, rules)
+    reader.read_index_terms()
+    members: dict[int, list[tuple[Raw, tuple[int, int]]]] = {}
+    sorts: dict[int, str] = {}
+    for sort, out, raw, made in reader.nodes():
+        members.setdefault(out, []).append((raw, made))
+        sorts[out] = sort
+    nid = {n: c for n, c in tables.get("nid", ())}
+    tid = {n: c for n, c in tables.get("tid", ())}
+    order = _order(members, [nid[n] for n in sorted(nid)], [tid[n] for n in sorted(tid)])
+    new = {old: k for k, old in enumerate(order)}
+    free = {row[0]: frozenset(row[1]) for row in tables.get("free", ())}
+    dtypes = {row[0]: row[1] for row in (*tables.get("dtype", ()), *tables.get("stores", ()))}
+    shapes: dict[int, tuple[int, ...]] = {}
+    for n, c in sorted(tid.items()):
+        shapes.setdefault(c, encoding.tensors[n].shape)
+    draft = [
+        EClass(
+            k,
+            "V" if sorts[old] == "V" else "T",
+            _enodes(members[old], new, reader, shapes, old),
+            DTYPES[dtypes[old]],
+            free.get(old, frozenset()),
+            shapes.get(old, ()),
+        )
+        for k, old in enumerate(order)
+    ]
+    dropped: dict[str, int] = {}
+    lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in draft)
+    if lost:
+        dropped["duplicates, and products that no library takes"] = lost
+    classes = executable(draft, dropped)
+    return (
+        classes,
+        {n: new[c] for n, c in nid.items()},
+        {n: new[c] for n, c in tid.items()},
+        dropped,
+    )
+
+
+def _order(
+    members: Mapping[int, Sequence[tuple[Raw, tuple[int, int]]]],
+    values: Sequence[int],
+    tensors: Sequence[int],
+) -> list[int]:
+    """The classes: with an encoder term in its order, then level by level by structure."""
+    placed = {c: k for k, c in enumerate(dict.fromkeys([*tensors, *values]))}
+    while len(placed) < len(members):
+        found = []
+        for c, nodes in members.items():
+            if c in placed:
+                continue
+            keys = [
+                (op, tuple(placed[x] for x in children), repr(attrs))
+                for (op, children, attrs), _ in nodes
+                if all(x in placed for x in children)
+            ]
+            if keys:
+                found.append((min(keys), c))
+        if not found:
+            break
+        for _, c in sorted(found):
+            placed[c] = len(placed)
+    return list(placed)
+
+
+def _enodes(
+    raws: Sequence[tuple[Raw, tuple[int, int]]],
+    new: Mapping[int, int],
+    reader: _Reader,
+    shapes: Mapping[int, tuple[int, ...]],
+    own: int,
+) -> tuple[ENode, ...]:
+    found: dict[tuple, tuple[tuple, ENode]] = {}
+    for (op, children, attrs), (iteration, rule) in raws:
+        if any(c not in new for c in children):
+            continue
+        if op == "gemm":
+            ia, ib, id_, ic, k = attrs
+            stored = [
+                Stored(shapes.get(c, ()), reader.index(i))
+                for c, i in zip((*children, own), (ia, ib, *([id_] if id_ is not None else []), ic))
+            ]
+            bias = stored[2] if id_ is not None else None
+            form = gemm_form(stored[0], stored[1], stored[-1], k, reader.encoding.extents, bias)
+            if form is None:
+                continue
+            attrs = (form,)
+        node = ENode(
+            op,
+            tuple(new[c] for c in children),
+            attrs,
+            reader.rules[rule - 1].name if rule else ENCODED,
+            iteration,
+        )
+        order = (iteration, rule, op, node.children, repr(attrs))
+        key = (op, node.children, repr(attrs))
+        if key not in found or order < found[key][0]:
+            found[key] = (order, node)
+    return tuple(node for _, node in sorted(found.values(), key=lambda item: item[0]))
+
+
+def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[EClass, ...]:
+    """Drop e-nodes that read an axis which their class does not depend on, and what needs them."""
+    alive = {c.id: [n for n in c.nodes if _bound(n, c, classes)] for c in classes}
+    unbound = sum(len(c.nodes) - len(alive[c.id]) for c in classes)
+    done: set[int] = set()  # classes that have an e-node all of whose children are done
+    changed = True
+    while changed:
+        changed = False
+        for c in classes:
+            if c.id not in done and any(done.issuperset(n.children) for n in alive[c.id]):
+                done.add(c.id)
+                changed = True
+    out = []
+    orphans = 0
+    for c in classes:
+        kept = tuple(n for n in alive[c.id] if done.issuperset(n.children))
+        orphans += len(alive[c.id]) - len(kept)
+        out.append(EClass(c.id, c.sort, kept, c.dtype, c.free, c.shape))
+    if unbound:
+        dropped["reads an axis that its class does not depend on"] = unbound
+    if orphans:
+        dropped["needs a class without executable e-nodes"] = orphans
+    return tuple(out)
+
+
+def node_free(node: ENode, classes: Sequence[EClass]) -> frozenset[str]:
+    """The axes that an e-node reads, given what its children depend on."""
+    free: frozenset[str] = frozenset()
+    for c in node.children:
+        free |= classes[c].free
+    if node.op in ("red", "online"):
+        return free - {node.attrs[-1]}
+    if node.op == "iota":
+        return node.attrs[0].axes
+    if node.op == "load":
+        for i in node.attrs[0]:
+            free |= {a for a in i.axes if not is_gathered(a)}
+    return free
+
+
+def _bound(node: ENode, c: EClass, classes: Sequence[EClass]) -> bool:
+    if node.op == "kernel":
+        stored = frozenset().union(*(i.axes for i in node.attrs[0])) if node.attrs[0] else ()
+        return classes[node.children[0]].free.issubset(stored)
+    return c.sort == "T" or node_free(node, classes) <= c.free

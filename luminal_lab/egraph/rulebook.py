@@ -1,0 +1,315 @@
+"""Rule files → what the saturation child loads, and what people read about each rule.
+
+A rule states its obligations in the comment lines right above it:
+
+    ;; law: a factor that does not depend on j leaves a sum over j
+    ;; class: reassociates
+    (rewrite (Red "add" j (Mul a b)) … :name "sum-linear")
+
+`;; cap: N`, above the law, makes the rule a capped one: in an iteration in which it matches more
+than N times it is skipped (commutativity and associativity would otherwise explode).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from luminal_lab.egraph.language import FRESH, SIGNATURES, constructors, families, provenance
+from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, call, forms
+from luminal_lab.errors import RuleError
+from luminal_lab.resources import rules_dir
+
+Tolerance = Literal["exact", "reassociates", "approximate"]
+TOLERANCES: tuple[Tolerance, ...] = ("exact", "reassociates", "approximate")
+_KINDS = ("rewrite", "birewrite", "rule")
+_FIELDS = ("law", "class", "cap")
+
+
+@dataclass(frozen=True)
+class RuleInfo:
+    """What a rule states about itself.
+
+    Arguments:
+        name: Unique.
+        law: The law in words.
+        tolerance: How the two sides may differ: `exact`, `reassociates` (equal over the reals,
+            roundings in another order), `approximate` (close, under the stated conditions).
+        file, line: Where it stands.
+        text: Its source.
+        cap: In an iteration with more matches it is skipped; None for no cap.
+    """
+
+    name: str
+    law: str
+    tolerance: Tolerance
+    file: str
+    line: int
+    text: str
+    cap: int | None = None
+
+
+@dataclass(frozen=True)
+class Loadable:
+    """A form to load: what egglog gets, and the user's form that it came from.
+
+    Arguments:
+        text: What is loaded.
+        original: The form as written, padded to its position: when `text` is rejected it is
+            parsed instead, so that the error has the user's line and column.
+        file: Where it stands.
+    """
+
+    text: str
+    original: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """The loaded rules.
+
+    Arguments:
+        rules: In order of file and line; a rule's number in provenance stamps is its position + 1.
+        forms: Everything that the child loads, in order.
+        rulesets: `(name, cap)` of each ruleset that an iteration runs, in order.
+    """
+
+    rules: tuple[RuleInfo, ...]
+    forms: tuple[Loadable, ...]
+    rulesets: tuple[tuple[str, int | None], ...]
+
+    def __repr__(self) -> str:
+        lines = [f"Rulebook: {len(self.rules)} rules"]
+        lines += [f"  {r.name:24} {r.tolerance:12} {r.law}" for r in self.rules]
+        return "\n".join(lines)
+
+
+def load_rules(
+    extra: str | Path | Iterable[str | Path] | None = None,
+    tolerance: Tolerance = "approximate",
+    target: str = "cpu",
+) -> Rulebook:
+    """The built-in rules, the target's, and a user's own.
+
+    Arguments:
+        extra: Rule text, paths of `.egg` files, or names of opt-in themes in `rules/optional/`.
+        tolerance: The loosest class that is admitted.
+        target: `rules/targets/<target>.egg` is added when it exists.
+
+    Raises:
+        RuleError: unknown file; a rule without name, law or class; a name used twice; a form that
+            does not parse. (Whether a rule is well-typed is found when it is loaded.)
+    """
+    sources = [(p.name, p.read_text(encoding="utf-8")) for p in _builtin(target)]
+    if extra is not None:
+        several = [extra] if isinstance(extra, (str, Path)) else list(extra)
+        sources += [_source(item, k) for k, item in enumerate(several)]
+    return rulebook(sources, tolerance)
+
+
+def rulebook(
+    sources: Sequence[tuple[str, str]],
+    tolerance: Tolerance = "approximate",
+    only: Sequence[str] | None = None,
+) -> Rulebook:
+    """A rulebook of some `(file name, text)`s.
+
+    Arguments:
+        sources: The texts; what they declare comes before what uses it.
+        tolerance: The loosest class that is admitted.
+        only: Names of the rules to keep, None for all.
+
+    Raises:
+        RuleError: see `load_rules`.
+    """
+    language = (rules_dir() / "language.egg").read_text(encoding="utf-8")
+    out = [Loadable("(ruleset analysis)", "", "language")]
+    out += _declarations("language.egg", language)
+    for part in (constructors(), families(), provenance()):
+        out += _declarations("generated", part)
+    admitted = TOLERANCES[: TOLERANCES.index(tolerance) + 1]
+    rules: list[RuleInfo] = []
+    rulesets: dict[tuple[str, int | None], None] = {("main", None): None}
+    bodies: list[Loadable] = []
+    for file, text in sources:
+        for form in forms(text, file):
+            if form.expr.head not in _KINDS:
+                out.append(Loadable(form.padded, form.padded, file))
+                continue
+            info = rule_info(form, file)
+            _check_name(info, rules)
+            if info.tolerance not in admitted or (only is not None and info.name not in only):
+                continue
+            rules.append(info)
+            ruleset = "main" if info.cap is None else f"capped-{info.cap}"
+            rulesets[ruleset, info.cap] = None
+            for traced in instrument(form.expr, info.name, len(rules), ruleset):
+                bodies.append(Loadable(str(traced), form.padded, file))
+    out += [Loadable(f"(ruleset {name})", "", "generated") for name, _ in rulesets]
+    return Rulebook(tuple(rules), tuple(out + bodies), tuple(rulesets))
+
+
+def _builtin(target: str) -> Iterator[Path]:
+    folder = rules_dir()
+    yield from sorted(p for p in folder.glob("*.egg") if p.name != "language.egg")
+    path = folder / "targets" / f"{target}.egg"
+    if path.is_file():
+        yield path
+
+
+def _source(item: str | Path, k: int) -> tuple[str, str]:
+    """A user's rules as `(file name, text)`."""
+    text = str(item)
+    if isinstance(item, str) and "(" in text:
+        return (f"rules[{k}]", text)
+    path = Path(text)
+    if not path.suffix:
+        path = rules_dir() / "optional" / f"{text}.egg"
+    if not path.is_file():
+        known = sorted(p.stem for p in (rules_dir() / "optional").glob("*.egg"))
+        raise RuleError(
+            f"there is no rule file {text!r}",
+            where=str(path),
+            fix=f"give rule text, the path of an .egg file, or one of {', '.join(known)}",
+        )
+    return (str(path), path.read_text(encoding="utf-8"))
+
+
+def _check_name(info: RuleInfo, rules: Sequence[RuleInfo]) -> None:
+    for other in rules:
+        if other.name == info.name:
+            raise RuleError(
+                f"two rules are called {info.name!r}; the other one is {other.file}:{other.line}",
+                where=f"{info.file}:{info.line}:1",
+                fix="give this one another :name",
+            )
+
+
+def rule_info(form: Form, file: str) -> RuleInfo:
+    """What the comments and the options of a rule state.
+
+    Raises:
+        RuleError: when the name, the law or the class is missing, or the class is unknown.
+    """
+    where = f"{file}:{form.expr.line}:{form.expr.column}"
+    name = _option(form.expr, ":name")
+    if not isinstance(name, Atom):
+        raise RuleError("a rule has no name", where=where, fix='add :name "my-rule" to it')
+    said = _fields(form.comments)
+    label = name.text.strip('"')
+    if not said.get("law"):
+        raise RuleError(
+            f"the rule {label!r} does not say its law",
+            where=where,
+            fix="put a line `;; law: <the law in words>` right above it",
+        )
+    tolerance = said.get("class", "")
+    if tolerance not in TOLERANCES:
+        raise RuleError(
+            f"the rule {label!r} has the class {tolerance!r}, which is none of {TOLERANCES}",
+            where=where,
+            fix="put a line `;; class: exact` (or reassociates, approximate) right above it",
+        )
+    cap = said.get("cap")
+    if cap is not None and not cap.isdigit():
+        raise RuleError(f"the cap of the rule {label!r} is {cap!r}, not a number", where=where)
+    return RuleInfo(
+        label,
+        said["law"],
+        tolerance,
+        file,
+        form.expr.line,
+        form.text,
+        int(cap) if cap else None,
+    )
+
+
+def _fields(comments: Iterable[str]) -> dict[str, str]:
+    """The `key: value` comments; a line without a key continues the one above it."""
+    out: dict[str, str] = {}
+    key = ""
+    for comment in comments:
+        head, colon, rest = comment.partition(":")
+        if colon and head in _FIELDS:
+            key = head
+            out[key] = rest.strip()
+        elif key:
+            out[key] += " " + comment
+    return out
+
+
+def _option(expr: List, option: str) -> Expr | None:
+    for k, item in enumerate(expr.items):
+        if isinstance(item, Atom) and item.text == option and k + 1 < len(expr.items):
+            return expr.items[k + 1]
+    return None
+
+
+def _declarations(file: str, text: str) -> Iterator[Loadable]:
+    """Declarations; rules among them are analyses unless they say their ruleset."""
+    for form in forms(text, file):
+        loaded = form.padded
+        if form.expr.head == "rule" and _option(form.expr, ":ruleset") is None:
+            loaded = f"{form.text[:-1]} :ruleset analysis)"
+        yield Loadable(loaded, form.padded, file)
+
+
+def instrument(expr: List, name: str, number: int, ruleset: str) -> Iterator[List]:
+    """A rule as `rule` forms whose heads also record who made each term.
+
+    A birewrite becomes two rules, `name=>` and `name<=`.
+    """
+    if expr.head == "rule":
+        facts, actions = expr.items[1], expr.items[2]
+        if isinstance(facts, List) and isinstance(actions, List):
+            yield _rule(facts.items, actions.items, name, number, ruleset)
+        return
+    left, right = expr.items[1], expr.items[2]
+    when = _option(expr, ":when")
+    guards = when.items if isinstance(when, List) else ()
+    both = expr.head == "birewrite"
+    for a, b, suffix in ((left, right, "=>"), (right, left, "<=")):
+        facts = (call("=", "root__", a), *guards)
+        actions: tuple[Expr, ...] = (call("union", "root__", b),)
+        if any(isinstance(i, Atom) and i.text == ":subsume" for i in expr.items):
+            actions = (*actions, call("subsume", a))
+        yield _rule(facts, actions, name + (suffix if both else ""), number, ruleset)
+        if not both:
+            return
+
+
+def _rule(
+    facts: Iterable[Expr], actions: Iterable[Expr], name: str, number: int, ruleset: str
+) -> List:
+    actions = tuple(actions)
+    made: dict[str, List] = {}
+    for action in actions:
+        if isinstance(action, List) and action.head != "subsume":
+            for term in _terms(action):
+                made.setdefault(str(term), term)
+    stamps = tuple(
+        call("set", List((Atom(f"by_{t.head}"), *t.items[1:])), str(FRESH + number))
+        for t in made.values()
+    )
+    return call(
+        "rule",
+        List(tuple(facts)),
+        List((*actions, *stamps)),
+        ":ruleset",
+        ruleset,
+        ":name",
+        f'"{name}"',
+    )
+
+
+def _terms(expr: Expr) -> Iterator[List]:
+    """The terms of sorts V and T that an action builds, inner ones first."""
+    if isinstance(expr, List):
+        for item in expr.items:
+            yield from _terms(item)
+        signature = SIGNATURES.get(expr.head)
+        if signature is not None and signature.sort in ("V", "T"):
+            yield expr

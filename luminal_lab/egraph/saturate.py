@@ -1,0 +1,141 @@
+"""`saturate`: Hlir → EGraph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from luminal_lab.egraph.egraph import EGraph, Iteration, Part, Report
+from luminal_lab.egraph.encode import Encoding, encode
+from luminal_lab.egraph.process import Child, Limits, PartResult
+from luminal_lab.egraph.program import commands
+from luminal_lab.egraph.readout import read_classes
+from luminal_lab.egraph.rulebook import Rulebook, load_rules
+from luminal_lab.hlir.graph import Hlir
+
+try:
+    from luminal_lab.hlir.regions import partition
+except ModuleNotFoundError:  # until hlir/regions.py exists: the whole program is one region
+    from types import SimpleNamespace
+
+    def partition(hlir: Hlir) -> Any:
+        """One region."""
+        nodes = tuple(range(len(hlir.nodes)))
+        names = {s.name: s.name for s in (*hlir.inputs, *hlir.outputs)}
+        return SimpleNamespace(
+            hlir=hlir,
+            regions=(SimpleNamespace(hlir=hlir, key=""),),
+            instances=(SimpleNamespace(region=0, name="", nodes=nodes, bind=names),),
+        )
+
+OnIteration = Callable[[int, Iteration], None]
+
+
+def saturate(
+    hlir: Hlir,
+    target: str = "cpu",
+    rules: str | Path | Iterable[str | Path] | None = None,
+    limits: Limits | None = None,
+    progress: OnIteration | None = None,
+) -> EGraph:
+    """Everything that the rules prove equal to a program, region by region.
+
+    Arguments:
+        hlir: The program; its dims are ints.
+        target: Adds `rules/targets/<target>.egg` where it exists.
+        rules: Further rules: `.egg` text, paths, or names of themes in `rules/optional/`.
+        limits: Bounds; reaching one stops a region early, which its report says.
+        progress: Called with `(region, Iteration)` after every iteration.
+
+    Returns:
+        The e-graph. On Ctrl-C, what was reached when every region has something.
+
+    Raises:
+        RuleError: a rule is missing, ill-formed, or ill-typed; the error has file, line and column.
+        SaturationError: a dim is symbolic, or the child died before it had anything.
+
+    Example:
+        >>> from luminal_lab.hlir import Graph                          # doctest: +SKIP
+        >>> egraph = saturate(hlir, rules=["distribution"])             # doctest: +SKIP
+        >>> egraph.table().head()                                       # doctest: +SKIP
+    """
+    limits = limits or Limits()
+    begin = time.perf_counter()
+    with Child() as child:
+        rulebook = load_rules(rules, limits.tolerance, target)
+        program = partition(hlir)
+        regions_done = time.perf_counter()
+        encodings: list[Encoding] = []
+        spent: list[float] = []
+        for region in program.regions:
+            start = time.perf_counter()
+            encodings.append(encode(region.hlir, limits.copies))
+            spent.append(time.perf_counter() - start)
+        encoded = time.perf_counter()
+        results = child.run(
+            rulebook,
+            [commands(e) for e in encodings],
+            limits,
+            None if progress is None else (lambda k, record: progress(k, Iteration(**record))),
+        )
+    saturated = time.perf_counter()
+    parts = tuple(
+        read_part(k, region.hlir, encodings[k], results[k], rulebook, spent[k])
+        for k, region in enumerate(program.regions)
+    )
+    end = time.perf_counter()
+    return EGraph(
+        program,
+        parts,
+        target,
+        rulebook.rules,
+        limits,
+        {
+            "regions": regions_done - begin,
+            "encode": encoded - regions_done,
+            "saturate": saturated - encoded,
+            "read": end - saturated,
+            "total": end - begin,
+        },
+    )
+
+
+def read_part(
+    number: int,
+    hlir: Hlir,
+    encoding: Encoding,
+    result: PartResult,
+    rulebook: Rulebook,
+    encode_seconds: float = 0.0,
+) -> Part:
+    """The e-graph of a region, from what the child reported."""
+    assert result.state is not None
+    classes, _, tensor_class, dropped = read_classes(result.state, encoding, rulebook.rules)
+    report = Report(
+        tuple(Iteration(**r) for r in result.iterations),
+        result.stopped,
+        encoding.counts,
+        encode_seconds,
+        dropped,
+    )
+    return Part(
+        number,
+        classes,
+        {node: tensor_class[t] for node, t in encoding.node_tensor.items()},
+        tuple((name, tensor_class[t]) for name, t in encoding.outputs),
+        encoding.extents,
+        hlir,
+        report,
+    )
+
+
+def saturate_encoding(
+    encodings: Sequence[Encoding], rulebook: Rulebook, limits: Limits | None = None
+) -> list[tuple[PartResult, Any]]:
+    """Saturate ready encodings in one child; for the tests of rules."""
+    limits = limits or Limits()
+    with Child() as child:
+        results = child.run(rulebook, [commands(e) for e in encodings], limits)
+    return [(r, read_classes(r.state or {}, e, rulebook.rules)) for r, e in zip(results, encodings)]

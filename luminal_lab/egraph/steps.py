@@ -1,0 +1,154 @@
+"""The steps of a region: its HLIR nodes, plus the copies that outputs and opaque ops need.
+
+The encoder works on steps. A step iterates over named axes and reads earlier steps through views;
+a copy step stores what it reads, over all of its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from luminal_lab.errors import LuminalError, SaturationError
+from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.graph import Hlir, Node, Operand
+from luminal_lab.hlir.ops import OPS, REDUCTIONS
+from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
+
+
+@dataclass(frozen=True)
+class Read:
+    """One operand of a step: an earlier step, and how it is read from this step's axes."""
+
+    step: int
+    view: View
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Arguments:
+        op: The HLIR op, or `"Copy"`.
+        node: The HLIR node that it stands for, None for a copy.
+        reads: What it reads.
+        shape: Dims of its result.
+        axes: Extents of all axes that it iterates over: `i0…`, and `r` when it reduces.
+        dtype: Element type of its result.
+        attrs: The HLIR node's attributes.
+    """
+
+    op: str
+    node: int | None
+    reads: tuple[Read, ...]
+    shape: tuple[int, ...]
+    axes: Mapping[str, int]
+    dtype: DType
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def opaque(self) -> bool:
+        """Whether its operands must be tensors in memory (Scatter, Custom)."""
+        return self.op in ("Scatter", "Custom")
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is a value that is never stored for its readers (Constant, Iota)."""
+        return self.op in ("Constant", "Iota")
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it reduces over axis `r`."""
+        return self.op in REDUCTIONS
+
+
+def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
+    """The steps of a program, and `(output name, step)` for each of its outputs.
+
+    Raises:
+        SaturationError: when a dim is symbolic.
+    """
+    steps: list[Step] = []
+    at: dict[int, int] = {}  # HLIR node -> step
+    for n, node in enumerate(hlir.nodes):
+        reads = [Read(at[o.node], o.view) for o in node.operands]
+        if node.op in ("Scatter", "Custom"):
+            reads = [
+                Read(_copy(steps, read, points, False), View.identity(len(points)))
+                for read, points in zip(reads, _operand_shapes(hlir, node))
+            ]
+        at[n] = len(steps)
+        steps.append(
+            Step(
+                node.op,
+                n,
+                tuple(reads),
+                _static(node.shape, node),
+                {k: _static((d,), node)[0] for k, d in node.axes().items()},
+                node.dtype,
+                node.attrs,
+            )
+        )
+    outputs = []
+    for out in hlir.outputs:
+        shape = _static(out.shape, hlir.nodes[out.value.node])
+        read = Read(at[out.value.node], out.value.view)
+        outputs.append((out.name, _copy(steps, read, shape, True)))
+    return steps, outputs
+
+
+def _static(shape: tuple[Any, ...], node: Node) -> tuple[int, ...]:
+    for dim in shape:
+        if not isinstance(dim, int):
+            raise SaturationError(
+                f"the dim {dim} of a {node.op} is symbolic, and the e-graph takes fixed sizes only",
+                where=node.source.line or None,
+                fix="capture without dynamic_shapes, or specialise the Hlir to the sizes of a call",
+            )
+    return shape
+
+
+def _copy(steps: list[Step], read: Read, shape: tuple[int, ...], output: bool) -> int:
+    """A step that stores what is read; the encoder drops it where the producer's tensor will do."""
+    axes = {out_axis(k): n for k, n in enumerate(shape)}
+    attrs = {"output": output}
+    steps.append(Step("Copy", None, (read,), shape, axes, steps[read.step].dtype, attrs))
+    return len(steps) - 1
+
+
+def _operand_shapes(hlir: Hlir, node: Node) -> list[tuple[int, ...]]:
+    """The points over which each operand of a Scatter or a Custom is read."""
+    shapes = [_static(hlir.nodes[o.node].shape, node) for o in node.operands]
+    if node.op == "Scatter":
+        points = node.attrs.get("points", shapes[1])
+        return [shapes[0]] + [_static(tuple(points), node)] * (len(shapes) - 1)
+    return [_view_shape(o, s, node) for o, s in zip(node.operands, shapes)]
+
+
+def _view_shape(operand: Operand, shape: tuple[int, ...], node: Node) -> tuple[int, ...]:
+    """The shape that a movement-only view gives a tensor: what each axis `ik` runs over."""
+    extents: dict[str, int] = {}
+    for index, n in zip(operand.view.index, shape):
+        if index.single is not None:
+            extents[index.single] = n
+        elif index.axes:
+            raise LuminalError(
+                f"an operand of {node.attrs.get('target', node.op)} is read at {operand.view},"
+                " which is not a permutation of its dims",
+                where=node.source.line or None,
+            )
+    return tuple(extents.get(out_axis(k), 1) for k in range(len(extents)))
+
+
+def is_gathered(axis: str) -> bool:
+    """Whether an axis of a view is bound to the value of an index operand (`@0`, `@1`, …)."""
+    return axis.startswith(GATHERED)
+
+
+def family(op: str) -> str:
+    """The family of a step's op (`"copy"` for a copy)."""
+    return "copy" if op == "Copy" else OPS[op].family
+
+
+__all__ = ["REDUCED", "Read", "Step", "family", "is_gathered", "steps_of"]

@@ -1,0 +1,308 @@
+"""The saturation child: `python -m luminal_lab.egraph.worker`.
+
+egglog has no limit on nodes or time, does not hear Ctrl-C, aborts the process when memory runs out,
+and panics with a BaseException. So it runs here, under RLIMIT_AS, and talks over pipes: messages are
+JSON after an 8-byte length. This module imports nothing of the compiler, and loads egglog's extension
+module without the package around it (which would take 0.15 s).
+
+In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with provenance),
+     `limits`, `parts` (lists of commands). Then `{"stop": true}` at any time.
+Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end, and
+     now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the length of a text
+_SNAPSHOT_ROWS = 20_000  # from so many rows on, a step is preceded by a snapshot of the state
+_SNAPSHOT_SECONDS = 1.0
+
+
+def read_message(stream: BinaryIO) -> Any:
+    """The next message, None at the end of the stream."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    (size,) = struct.unpack(">Q", head)
+    body = stream.read(size)
+    return json.loads(body) if len(body) == size else None
+
+
+def write_message(stream: BinaryIO, message: Any) -> None:
+    """Send one message."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    stream.write(struct.pack(">Q", len(body)) + body)
+    stream.flush()
+
+
+def load_egglog() -> Any:
+    """egglog's extension module, without importing the package `egglog`."""
+    spec = importlib.util.find_spec("egglog")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("egglog is not installed")
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = Path(spec.submodule_search_locations[0]) / f"bindings{suffix}"
+        if path.is_file():
+            loader = importlib.machinery.ExtensionFileLoader("egglog.bindings", str(path))
+            found = importlib.util.spec_from_file_location(
+                "egglog.bindings", str(path), loader=loader
+            )
+            assert found is not None
+            module = importlib.util.module_from_spec(found)
+            loader.exec_module(module)
+            return module
+    return importlib.import_module("egglog.bindings")
+
+
+class Rejected(Exception):
+    """egglog refused a form of a rule file."""
+
+
+class Stopped(Exception):
+    """A limit was reached, or the parent asked to stop; the text says which."""
+
+
+class Session:
+    """One e-graph, with the rules loaded."""
+
+    def __init__(self, job: Mapping[str, Any], out: BinaryIO, stop: threading.Event):
+        self.bindings = load_egglog()
+        self.egraph = self.bindings.EGraph()
+        self.job, self.out, self.stop = job, out, stop
+        self.limits: Mapping[str, Any] = job["limits"]
+        self.traced: Sequence[str] = job["traced"]
+
+    def run(self, text: str, file: str = "") -> Any:
+        """Parse and run commands; the last command's output."""
+        parsed = self.egraph.parse_program(text, file or None)
+        out = self.egraph.run_program(*parsed)
+        return out[-1] if out else None
+
+    def load_rules(self) -> None:
+        for text, original, file in self.job["forms"]:
+            try:
+                self.run(text, file)
+            except BaseException as error:  # noqa: BLE001  (a Rust panic is not an Exception)
+                raise Rejected(
+                    json.dumps(
+                        {"file": file, "message": self._blame(original, file) or str(error)}
+                    )
+                ) from None
+
+    def _blame(self, original: str, file: str) -> str | None:
+        """The message for the form as the user wrote it, whose positions are the file's."""
+        try:
+            if original:
+                self.run(original, file)
+        except BaseException as error:  # noqa: BLE001
+            return str(error)
+        return None
+
+    def saturate(self, part: int, commands: Sequence[str]) -> str:
+        """Load one region and run the rules on it; why it stopped."""
+        self.part = part
+        for at in range(0, len(commands), _CHUNK):
+            self.run("\n".join(commands[at : at + _CHUNK]))
+        self.run("(run-schedule (saturate analysis) (run encoded))")
+        self.began = self.snapshot_at = time.monotonic()
+        self.send_iteration(0, {}, {}, 0.0)
+        try:
+            for iteration in range(1, self.limits["iterations"] + 1):
+                if not self.step(iteration):
+                    return "saturated"
+            return "iteration limit"
+        except Stopped as stopped:
+            return str(stopped)
+
+    def step(self, iteration: int) -> bool:
+        """One iteration: every ruleset once; whether anything changed."""
+        start = time.monotonic()
+        matches: dict[str, int] = {}
+        seconds: dict[str, float] = {}
+        updated = False
+        self.run(f"(set (now) {iteration})")
+        for name, cap in self.job["rulesets"]:
+            self.check_limits()
+            run = f"(run {name})"
+            if cap is not None:
+                run = f"(let-scheduler capped (back-off :match-limit {cap})) (run-with capped {name})"
+            begin = time.monotonic()
+            report = self.run(f"(run-schedule {run})").report
+            self.share(begin, report, matches, seconds)
+            updated |= report.updated
+            self.run("(run-schedule (saturate analysis))")
+        self.run("(run-schedule (run stamp))")
+        self.send_iteration(iteration, matches, seconds, time.monotonic() - start)
+        return updated
+
+    @staticmethod
+    def share(
+        begin: float, report: Any, matches: dict[str, int], seconds: dict[str, float]
+    ) -> None:
+        """Count matches, and divide the measured time as egglog does (its unit is wrong in 13.2)."""
+        spent = time.monotonic() - begin
+        times = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        total = sum(times.values()) or 1.0
+        for name, count in report.num_matches_per_rule.items():
+            matches[name] = matches.get(name, 0) + count
+            share = times.get(name, 0.0) / total * spent
+            seconds[name] = seconds.get(name, 0.0) + share
+
+    def check_limits(self) -> None:
+        """Stop at a limit; snapshot the state before a step that may be the last one."""
+        now = time.monotonic()
+        if self.stop.is_set():
+            raise Stopped("interrupted")
+        if now - self.began > self.limits["seconds"]:
+            raise Stopped("time limit")
+        rows = self.rows()
+        if rows > self.limits["rows"]:
+            raise Stopped("row limit")
+        if rows > _SNAPSHOT_ROWS or now - self.snapshot_at > _SNAPSHOT_SECONDS:
+            self.send_state("the child died", final=False)
+            self.snapshot_at = time.monotonic()
+
+    def rows(self) -> int:
+        """The number of e-nodes."""
+        functions = self.egraph.freeze().functions
+        return sum(len(functions[op].rows) for op in self.traced if op in functions)
+
+    # ------------------------------------------------------------------ messages
+
+    def send_iteration(
+        self,
+        number: int,
+        matches: Mapping[str, int],
+        seconds: Mapping[str, float],
+        spent: float,
+    ) -> None:
+        functions = self.egraph.freeze().functions
+        rows = 0
+        classes = set()
+        for op in self.traced:
+            table = functions[op].rows if op in functions else []
+            rows += len(table)
+            sort = functions[op].output_sort if table else ""
+            classes |= {(sort, row.output) for row in table}
+        record = {
+            "number": number,
+            "rows": rows,
+            "classes": len(classes),
+            "seconds": spent,
+            "matches": {n: c for n, c in sorted(matches.items()) if c},
+            "rule_seconds": {n: s for n, s in sorted(seconds.items()) if matches.get(n)},
+        }
+        write_message(self.out, {"iteration": record, "part": self.part})
+
+    def send_state(self, stopped: str, final: bool = True) -> None:
+        state = Puller(self.egraph, self.bindings).pull(self.traced)
+        message = {"state": state, "part": self.part, "stopped": stopped, "final": final}
+        write_message(self.out, message)
+
+
+class Puller:
+    """The whole e-graph as plain lists; e-classes are numbered as they are met."""
+
+    def __init__(self, egraph: Any, bindings: Any):
+        self.egraph = egraph
+        self.numbers: dict[tuple[str, Any], int] = {}
+        self.decode = {
+            "i64": egraph.value_to_i64,
+            "f64": egraph.value_to_f64,
+            "String": egraph.value_to_string,
+        }
+
+    def value(self, sort: str, value: Any) -> Any:
+        """A Python value: an e-class number, a number, a string, or a list of those."""
+        if sort in self.decode:
+            return self.decode[sort](value)
+        if sort in ("Vs", "Ts"):
+            return [self.value(sort[0], v) for v in self.egraph.value_to_vec(value)]
+        if sort == "Axes":
+            members = self.egraph.value_to_set(value)
+            return sorted(self.egraph.value_to_string(v) for v in members)
+        return self.numbers.setdefault((sort, value), len(self.numbers))
+
+    def pull(self, traced: Sequence[str]) -> dict[str, Any]:
+        """`{function: [[inputs..., output], ...]}` for the tables that the parent reads."""
+        functions = self.egraph.freeze().functions
+        wanted = [*traced, *(f"by_{op}" for op in traced)]
+        wanted += ["Affine", "Number", "Plus", "Times", "Rem", "nid", "tid"]
+        wanted += ["free", "dtype", "stores"]
+        out: dict[str, Any] = {}
+        for name in wanted:
+            function = functions.get(name)
+            if function is None:
+                continue
+            sorts, result = function.input_sorts, function.output_sort
+            out[name] = [
+                [*map(self.value, sorts, row.inputs), self.value(result, row.output)]
+                for row in function.rows
+                if not row.subsumed
+            ]
+        return out
+
+
+def main() -> int:
+    """Serve one job."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    inp, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not disturb the messages
+    job = read_message(inp)
+    if job is None:
+        return 1
+    _limit_memory(job["limits"]["memory"])
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(inp, stop), daemon=True).start()
+    session = Session(job, out, stop)
+    several = len(job["parts"]) > 1
+    try:
+        session.load_rules()
+        write_message(out, {"ready": True})
+        for k, commands in enumerate(job["parts"]):
+            if several:
+                session.run("(push)")
+            session.send_state(session.saturate(k, commands))
+            if several:
+                session.run("(pop)")
+    except Rejected as error:
+        write_message(out, {"rejected": json.loads(str(error))})
+    except BaseException as error:  # noqa: BLE001  (a Rust panic is not an Exception)
+        write_message(out, {"failed": f"{type(error).__name__}: {error}"})
+    return 0
+
+
+def _listen(stream: BinaryIO, stop: threading.Event) -> None:
+    if read_message(stream) is None:
+        os._exit(1)  # the parent is gone
+    stop.set()
+
+
+def _limit_memory(limit: int | None) -> None:
+    if limit is None or sys.platform == "win32":
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    except (ValueError, OSError):  # macOS refuses RLIMIT_AS: the other limits remain
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())
