@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from luminal_lab.egraph import worker
 from luminal_lab.egraph.language import TRACED
 from luminal_lab.egraph.rulebook import Rulebook, Tolerance
 from luminal_lab.egraph.worker import read_message, write_message
 from luminal_lab.errors import RuleError, SaturationError
 
 _GRACE = 3.0  # seconds that a child gets to hand over what it reached after a cancel or a limit
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,12 @@ class Child:
         self._stderr = tempfile.TemporaryFile()
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(_search_path()),
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "RUST_BACKTRACE": "0",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "luminal_lab.egraph.worker"],
+            # The file, not the module: importing the package could import torch.
+            [sys.executable, "-P", str(Path(worker.__file__).resolve())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -215,11 +216,6 @@ class Child:
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
         tail = " / ".join(said[-3:]) if said else "it said nothing"
         return f"exit code {code}; {tail}"
-
-
-def _search_path() -> list[str]:
-    """Where the child finds this very package, and egglog."""
-    return [str(_ROOT), *(p for p in sys.path if p and p != str(_ROOT))]
 
 
 def _progress_text(results: Sequence[PartResult]) -> str:
