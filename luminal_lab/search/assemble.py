@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from luminal_lab.hlir.view import out_axis
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
 from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.extract import Body, Extraction, Space
-from luminal_lab.search.kernel_text import AnyKernel, canonical
+from luminal_lab.search.kernel_text import AnyKernel, canonical, kernel_text
 from luminal_lab.search.machine import Machine
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ class RegionKernels:
 
     def _attributes(self, made: ENode) -> dict[str, object]:
         if made.op == "gemm":
-            return dict(made.attrs[0]) if len(made.attrs) == 1 else dict(made.attrs)
+            form = made.attrs[0]
+            return {f.name: getattr(form, f.name) for f in fields(form)}
         node = self.part.hlir.nodes[made.attrs[0]]
         if made.op == "scatter":
             return {"mode": node.attrs["mode"]}
@@ -250,6 +251,10 @@ class Assembler:
         if text not in self._predicted:
             self._predicted[text] = kernel_cost(kernel, self.machine).seconds
         return self._predicted[text]
+
+    def texts(self, candidate: Candidate) -> list[str]:
+        """The canonical texts of a candidate's kernels."""
+        return [kernel_text(k) for k in candidate.kernels]
 
     def candidate(self, extractions: Sequence[Extraction]) -> Candidate:
         """The program that runs one extraction per region, once per instance of it."""

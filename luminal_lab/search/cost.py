@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
 from luminal_lab.search.candidate import LibraryKernel
@@ -88,18 +89,10 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
 
 
-def gemm_flops(attrs: Mapping[str, object]) -> float:
-    """Flops of a library product (attrs `batch`, `m`, `n`, `k`: extents or tuples of them)."""
-    out = 2.0
-    for name in ("batch", "m", "n", "k"):
-        out *= _extent(attrs.get(name, 1))
-    return out
-
-
-def _extent(value: object) -> float:
-    if isinstance(value, (tuple, list)):
-        return math.prod(_extent(v) for v in value)
-    return float(value) if isinstance(value, (int, float)) else 1.0
+def gemm_flops(attrs: Mapping[str, Any]) -> float:
+    """Flops of a library product, from its `GemmForm`."""
+    loops = math.prod(loop[0] for loop in attrs["batch"])
+    return 2.0 * loops * attrs["m"] * attrs["n"] * attrs["k"]
 
 
 def _together(compute: float, memory: float) -> float:

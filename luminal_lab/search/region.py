@@ -97,6 +97,20 @@ class RegionSearch:
         self.found[genes] = made
         return made
 
+    @property
+    def n_moves(self) -> int:
+        """How many single moves there are at all."""
+        return len(self._moves)
+
+    def has_online(self, one: Individual) -> bool:
+        """Whether some kernel of an individual contains an online reduction."""
+        classes = self.space.part.classes
+        return any(
+            classes[c].nodes[k].op == "online"
+            for b in one.extraction.bodies
+            for c, k in b.picks
+        )
+
     def reject(self, reason: str) -> None:
         """Count one rejection."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1

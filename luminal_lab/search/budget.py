@@ -1,0 +1,78 @@
+"""How much a search may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from luminal_lab.errors import SearchError
+
+EffortName = Literal["none", "quick", "full"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an effort level means, per region.
+
+    Arguments:
+        evaluations: Genomes that are looked at.
+        kept: Distinct candidates that the table lists.
+        measured: How many of those have their kernels verified and timed.
+        schedules: Schedules that are tried of each kernel that matters, the default included.
+    """
+
+    evaluations: int
+    kept: int
+    measured: int
+    schedules: int
+
+
+EFFORTS: dict[str, Effort] = {
+    "none": Effort(evaluations=400, kept=16, measured=0, schedules=0),
+    "quick": Effort(evaluations=1500, kept=32, measured=6, schedules=4),
+    "full": Effort(evaluations=8000, kept=128, measured=48, schedules=50),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bounds on a search.
+
+    Which candidates are looked at follows from `effort`, `candidates`, `memory` and the seed
+    alone, never from the clock; `seconds` bounds measuring, so that what is measured may differ
+    between two runs, but what is listed does not.
+
+    Arguments:
+        effort: `"none"` ranks by the cost model alone; `"quick"` measures the most promising
+            kernels; `"full"` measures many, with all their schedules.
+        seconds: When to stop measuring.
+        candidates: Distinct candidates to list, instead of the effort's own number.
+        memory: Bytes of temporaries that one region may hold at once.
+
+    Raises:
+        SearchError: for an unknown effort or a bound that is not positive.
+    """
+
+    effort: EffortName = "quick"
+    seconds: float | None = None
+    candidates: int | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise SearchError(
+                f"unknown effort {self.effort!r}", fix=f"one of {', '.join(EFFORTS)}"
+            )
+        for name in ("seconds", "candidates", "memory"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise SearchError(f"the budget's {name} must be positive, got {value!r}")
+
+    @property
+    def level(self) -> Effort:
+        """The effort level, with `candidates` applied."""
+        level = EFFORTS[self.effort]
+        if self.candidates is None:
+            return level
+        n = self.candidates
+        return Effort(max(level.evaluations, 4 * n), n, min(level.measured, n), level.schedules)

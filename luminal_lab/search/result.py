@@ -1,0 +1,285 @@
+"""What a search found: the best candidate, every row of the table, and why others lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.errors import SearchError
+from luminal_lab.search.budget import Budget
+from luminal_lab.search.candidate import Candidate
+from luminal_lab.search.candidate_text import title
+from luminal_lab.search.cost import kernel_cost
+from luminal_lab.search.kernel_text import kernel_text
+from luminal_lab.search.machine import Machine
+from luminal_lab.search.target import Measurement
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate of one region.
+
+    Arguments:
+        region: Which region.
+        instances: How often the program calls it.
+        rank: Its place by predicted time, from 0.
+        genome: A digest of its choices.
+        kernels: Number of kernels.
+        predicted: Seconds of one call, by the cost model.
+        measured: Sum of its kernels' measured medians; None when some are not measured.
+        iqr: Sum of the spreads.
+        status: `"listed"`, `"verified"` or `"rejected"`.
+        reason: Why it was rejected.
+        rule: The rule that is to blame when it is wrong.
+    """
+
+    region: int
+    instances: int
+    rank: int
+    genome: str
+    kernels: int
+    predicted: float
+    measured: float | None = None
+    iqr: float = 0.0
+    status: str = "listed"
+    reason: str = ""
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """What is known about one kernel.
+
+    Arguments:
+        text: Its canonical text.
+        schedule: The fastest schedule that was right, None for the default one.
+        measurement: Of that schedule; None when it was not measured.
+        tried: How many schedules were measured.
+    """
+
+    text: str
+    schedule: Any = None
+    measurement: Measurement | None = None
+    tried: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """See the module's text.
+
+    Arguments:
+        best: The candidate to build.
+        rows: All listed candidates, region by region, by predicted time.
+        rejected: How many genomes were rejected, by reason.
+        considered: How many genomes were looked at.
+        records: What is known about each kernel, by its text.
+        budget: What was allowed.
+        seed: Where it started.
+        machine: What the predictions were made for.
+        interrupted: Whether it was stopped early.
+        seconds: How long it took.
+    """
+
+    best: Candidate
+    rows: tuple[Row, ...]
+    rejected: Mapping[str, int]
+    considered: int
+    records: Mapping[str, KernelRecord]
+    budget: Budget
+    seed: int
+    machine: Machine = field(default_factory=Machine)
+    interrupted: bool = False
+    seconds: float = 0.0
+    _make: Callable[[int], Candidate] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Whole programs, best predicted first: the k-th takes each region's k-th row."""
+        if self._make is None:
+            return (self.best,)
+        depth: dict[int, int] = {}
+        for row in self.rows:
+            depth[row.region] = max(depth.get(row.region, 0), row.rank + 1)
+        return _Lazy(self._make, max(depth.values(), default=0))
+
+    def table(self) -> DataFrame:
+        """One row per listed candidate of each region, by predicted time.
+
+        With the same seed and budget it is the same in every process, apart from the columns
+        of times (`predicted_ms` follows the calibration of the machine).
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "region": r.region,
+                    "instances": r.instances,
+                    "rank": r.rank,
+                    "genome": r.genome,
+                    "kernels": r.kernels,
+                    "status": r.status,
+                    "reason": r.reason,
+                    "rule": r.rule,
+                    "predicted_ms": r.predicted * 1e3,
+                    "measured_ms": None if r.measured is None else r.measured * 1e3,
+                    "iqr_ms": r.iqr * 1e3,
+                }
+                for r in self.rows
+            ]
+        ).astype({"measured_ms": float})
+
+    def rejections(self) -> DataFrame:
+        """How many genomes ended how; the counts add up to all that were considered."""
+        import pandas as pd
+
+        reasons = sorted(self.rejected.items(), key=lambda p: (-p[1], p[0]))
+        kept = self.considered - sum(self.rejected.values())
+        return pd.DataFrame([*reasons, ("accepted", kept)], columns=["reason", "count"])
+
+    def why(self, candidate: Candidate | None = None) -> DataFrame:
+        """Where a candidate's time goes, and what each kernel replaces in the runner-up.
+
+        Arguments:
+            candidate: One of `candidates`; the best one when None.
+
+        Returns:
+            One row per kernel: its calls, predicted and measured time, share of the total, what
+            bounds it, and whether the runner-up (`.attrs["runner_up"]`) has it too. What it
+            saves against the runner-up is in `.attrs["saved_ms"]` (predicted).
+        """
+        import pandas as pd
+
+        mine = candidate or self.best
+        other = next((c for c in self.candidates if c.name != mine.name), None)
+        theirs = {kernel_text(k) for k in other.kernels} if other else set()
+        rows = []
+        for k, kernel in enumerate(mine.kernels):
+            calls = sum(c.kernel == k and not c.at_build for c in mine.calls)
+            record = self.records.get(kernel_text(kernel))
+            median = record.measurement.median if record and record.measurement else None
+            predicted = mine.predicted[k] if mine.predicted else float("nan")
+            rows.append(
+                {
+                    "kernel": k,
+                    "computes": title(kernel),
+                    "calls": calls,
+                    "predicted_ms": predicted * calls * 1e3,
+                    "measured_ms": float("nan") if median is None else median * calls * 1e3,
+                    "share": predicted * calls / max(mine.seconds, 1e-30),
+                    "bound": kernel_cost(kernel, self.machine).bound,
+                    "in_runner_up": kernel_text(kernel) in theirs,
+                    "rules": ", ".join(kernel.rules),
+                }
+            )
+        table = pd.DataFrame(rows)
+        if other is not None:
+            table.attrs["runner_up"] = other.name
+            table.attrs["saved_ms"] = (other.seconds - mine.seconds) * 1e3
+        return table
+
+    def text(self) -> str:
+        """The table and the rejections as text."""
+        lines = [repr(self), "", self.table().to_string(index=False), ""]
+        return "\n".join([*lines, self.rejections().to_string(index=False)])
+
+    def graph(self) -> Any:
+        """The best candidate's graph."""
+        return self.best.graph()
+
+    def diff(self, other: Result) -> str:
+        """Which listed candidates differ, and how the best ones do."""
+        mine = {(r.region, r.genome) for r in self.rows}
+        theirs = {(r.region, r.genome) for r in other.rows}
+        return (
+            f"{len(mine & theirs)} candidates in both, {len(mine - theirs)} only here,"
+            f" {len(theirs - mine)} only there\n{self.best.diff(other.best)}"
+        )
+
+    def __repr__(self) -> str:
+        verified = sum(r.status == "verified" for r in self.rows)
+        lost = ", ".join(f"{n} {why}" for why, n in sorted(self.rejected.items()))
+        stopped = ", interrupted" if self.interrupted else ""
+        return (
+            f"Result({self.budget.effort}, seed {self.seed}): {self.considered} genomes,"
+            f" {len(self.rows)} listed, {verified} verified{stopped}, {self.seconds:.2f} s\n"
+            f"  not listed: {lost or 'none'}\n  best: {self.best!r}"
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        html = self.table().to_html(index=False, na_rep="", float_format="%.4g")
+        return {"text/plain": repr(self), "text/html": html}
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON; `Result.load` reads it back (with the best candidate only)."""
+        data = {
+            "result": 1,
+            "best": self.best.text(),
+            "rows": [asdict(r) for r in self.rows],
+            "rejected": dict(self.rejected),
+            "considered": self.considered,
+            "records": [asdict(r) for r in self.records.values()],
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+            "machine": asdict(self.machine),
+            "interrupted": self.interrupted,
+            "seconds": self.seconds,
+        }
+        Path(path).write_text(json.dumps(data, indent=1), encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path, hlir: Any = None) -> Result:
+        """Read what `save` wrote.
+
+        Arguments:
+            path: The file.
+            hlir: The program, to be able to build the best candidate.
+
+        Raises:
+            SearchError: when the file is not a saved result.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if data.pop("result") != 1:
+                raise ValueError("another version")
+            records = {}
+            for r in data["records"]:
+                if m := r["measurement"]:
+                    m["seconds"] = tuple(m["seconds"])
+                    r["measurement"] = Measurement(**m)
+                records[r["text"]] = KernelRecord(**r)
+            data["records"] = records
+            data["rows"] = tuple(Row(**r) for r in data["rows"])
+            data["budget"] = Budget(**data["budget"])
+            data["machine"] = Machine(**data["machine"])
+            data["best"] = Candidate.parse(data["best"], hlir)
+            return Result(**data)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SearchError(f"cannot read a result: {error}", where=str(path)) from error
+
+
+class _Lazy(Sequence[Candidate]):
+    """Candidates that are assembled when they are looked at."""
+
+    def __init__(self, make: Callable[[int], Candidate], n: int):
+        self._make, self._n = make, n
+        self._made: dict[int, Candidate] = {}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(self._n))]
+        if not -self._n <= k < self._n:
+            raise IndexError(k)
+        k %= self._n
+        if k not in self._made:
+            self._made[k] = self._make(k)
+        return self._made[k]
