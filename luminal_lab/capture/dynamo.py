@@ -1,0 +1,295 @@
+"""The `torch.compile` backend: AOTAutograd's graphs, both ways, through the pipeline.
+
+`torch.compile(module, backend="luminal_lab", options={...})` finds `backend` by the entry point
+`torch_dynamo_backends`. Dynamo owns graph breaks, guards and recompiles; AOTAutograd makes the
+graphs functional; the lowerings are those of `capture`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from luminal_lab.capture.export import WHOLE, stride_of
+from luminal_lab.capture.lower import Lowerer, placeholders
+from luminal_lab.capture.table import dims
+from luminal_lab.errors import CallError, CaptureError, LuminalError
+from luminal_lab.hlir.dtypes import dtype as dtype_of
+from luminal_lab.hlir.graph import Hlir, Source
+from luminal_lab.hlir.tensor import Graph, Tensor
+
+SHAPES = 64  # a graph with symbolic sizes is compiled for so many combinations of sizes
+FROZEN = 8  # a graph with frozen weights is compiled for so many sets of weights
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `torch.compile(..., options={...})` may say.
+
+    Arguments:
+        target: `"cpu"`, `"cuda"` or `"mps"`.
+        effort: `"none"`, `"quick"` or `"full"`; the pipeline's default when None.
+        seconds: Bound on the search.
+        seed: The same seed gives the same program.
+        rules: More rules, see `luminal_lab.saturate`.
+        freeze: In inference, take parameters and buffers for constants and lay them out at
+            compile time. A change of their values, in place or by a new tensor, is noticed.
+    """
+
+    target: str = "cpu"
+    effort: str | None = None
+    seconds: float | None = None
+    seed: int = 0
+    rules: Any = None
+    freeze: bool = False
+
+    @staticmethod
+    def parse(given: Mapping[str, Any]) -> Options:
+        """Options by name.
+
+        Raises:
+            LuminalError: for a name that there is not.
+        """
+        known = [f.name for f in fields(Options)]
+        for name in given:
+            if name not in known:
+                raise LuminalError(
+                    f"the backend luminal_lab has no option {name!r}",
+                    fix=f"one of {', '.join(known)}",
+                )
+        return Options(**given)
+
+    def compile(self, hlir: Hlir) -> Callable[..., tuple[torch.Tensor, ...]]:
+        """The pipeline, from a captured graph on."""
+        from luminal_lab.api import compile_hlir
+
+        budget = None
+        if self.effort is not None or self.seconds is not None:
+            from luminal_lab.search import Budget
+
+            budget = Budget(effort=self.effort or "quick", seconds=self.seconds)
+        return compile_hlir(
+            hlir,
+            target=self.target,
+            budget=budget,
+            seed=self.seed,
+            rules=self.rules,
+            freeze=self.freeze,
+        )
+
+
+def backend(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Callable[..., Any]:
+    """Compile one graph of Dynamo's.
+
+    Arguments:
+        gm: The graph.
+        example_inputs: Its inputs.
+        options: See `Options`.
+        **more: Likewise, when called directly.
+    """
+    chosen = Options.parse({**(options or {}), **more})
+
+    def compiler(inference: bool) -> Callable[..., Any]:
+        def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return make_boxed_func(_compile(graph, inputs, chosen, inference))
+
+        return compile_graph
+
+    return aot_autograd(
+        fw_compiler=compiler(inference=False),
+        bw_compiler=compiler(inference=False),
+        inference_compiler=compiler(inference=True),
+        decompositions=decompositions,
+    )(gm, example_inputs)
+
+
+def decompositions() -> dict[Any, Any]:
+    """PyTorch's core decompositions, without those that the lowerings handle whole."""
+    table = dict(torch._decomp.core_aten_decompositions().items())
+    for name in WHOLE:
+        packet, overload = name.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet, None), overload, None), None)
+    return table
+
+
+def _compile(
+    gm: GraphModule, inputs: Sequence[Any], options: Options, inference: bool
+) -> Callable[..., Any]:
+    symbolic = any(_is_symbolic(n.meta.get("val")) for n in placeholders(gm))
+    frozen = _static_inputs(len(inputs)) if options.freeze and inference else ()
+    if symbolic or frozen:
+        return _Specialised(gm, options, symbolic, frozen)
+    return _Compiled.of(gm, options)
+
+
+def _is_symbolic(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _static_inputs(count: int) -> tuple[int, ...]:
+    """Positions of parameters and buffers among the inputs of the graph being compiled."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    static = metadata.static_input_indices if metadata is not None else None
+    return tuple(k for k in static or () if k < count)
+
+
+# ---------------------------------------------------------------------- one graph
+@dataclass(frozen=True)
+class _Compiled:
+    """A compiled graph with fixed sizes.
+
+    Arguments:
+        run: Tensors in, a tuple of tensors out.
+        inputs: Which of the graph's inputs `run` takes.
+        constants: Results that are not tensors, by position.
+        count: Number of results.
+    """
+
+    run: Callable[..., tuple[torch.Tensor, ...]]
+    inputs: tuple[int, ...]
+    constants: Mapping[int, Any]
+    count: int
+
+    @staticmethod
+    def of(
+        gm: GraphModule, options: Options, weights: Mapping[int, torch.Tensor] | None = None
+    ) -> _Compiled:
+        """Lower and compile.
+
+        Arguments:
+            gm: A graph whose sizes are numbers.
+            options: See `Options`.
+            weights: Inputs that are known now, by position.
+        """
+        hlir, constants = lower_graph(gm, weights or {})
+        taken = tuple(
+            k
+            for k, hole in enumerate(placeholders(gm))
+            if isinstance(hole.meta.get("val"), torch.Tensor) and k not in (weights or {})
+        )
+        run: Callable[..., Any] = options.compile(hlir) if hlir.outputs else lambda *args: ()
+        return _Compiled(run, taken, constants, len(hlir.outputs) + len(constants))
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        made = iter(self.run(*(inputs[k] for k in self.inputs)))
+        return [
+            self.constants[k] if k in self.constants else next(made) for k in range(self.count)
+        ]
+
+
+def lower_graph(
+    gm: GraphModule, weights: Mapping[int, torch.Tensor]
+) -> tuple[Hlir, dict[int, Any]]:
+    """The Hlir of a functional graph of ATen calls, and its results that are not tensors.
+
+    Arguments:
+        gm: The graph; its placeholders carry FakeTensors.
+        weights: Inputs that become weights, by position. Other tensors are args in order.
+    """
+    graph = Graph("graph")
+    values: dict[Any, Any] = {}
+    names: dict[Any, str] = {}
+    for k, hole in enumerate(placeholders(gm)):
+        value = hole.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            values[hole] = value
+            continue
+        kind, tensor = ("weight", weights[k]) if k in weights else ("arg", None)
+        try:
+            dtype = dtype_of(value.dtype)
+        except KeyError:
+            raise CaptureError(
+                f"the input {hole.name!r} has dtype {value.dtype}, which HLIR has no type for"
+            ) from None
+        names[hole] = hole.name
+        values[hole] = graph.input(hole.name, dims(value.shape), dtype, kind, value=tensor)
+    results = Lowerer(graph, gm).run(values)
+    graph.source = Source()
+    fx_results = next(n for n in gm.graph.nodes if n.op == "output").args[0]
+    single = not isinstance(results, (tuple, list))
+    outputs: list[tuple[Tensor, dict[str, Any]]] = []
+    constants: dict[int, Any] = {}
+    for k, (fx, value) in enumerate(
+        [(fx_results, results)] if single else zip(fx_results, results)
+    ):
+        if not isinstance(value, Tensor):
+            constants[k] = value
+            continue
+        facts = {"name": f"out{k}", "stride": stride_of(fx.meta.get("val"))}
+        if fx in names:
+            facts["aliases"] = names[fx]
+        outputs.append((value, facts))
+    return graph.finish(*outputs), constants
+
+
+# ---------------------------------------------------------------------- several programs
+@dataclass
+class _Specialised:
+    """A graph that is compiled when its sizes and its frozen weights are known: at the call.
+
+    Arguments:
+        gm: The graph.
+        options: See `Options`.
+        symbolic: Whether sizes are symbolic.
+        frozen: Positions of the inputs that are taken for constants.
+    """
+
+    gm: GraphModule
+    options: Options
+    symbolic: bool
+    frozen: tuple[int, ...]
+    cache: dict[tuple, _Compiled] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        key = (self._sizes(inputs), tuple(id(inputs[k]) for k in self.frozen))
+        program = self.cache.get(key)
+        if program is None:
+            with self.lock:
+                program = self.cache.get(key) or self._make(key, inputs)
+        return program(*inputs)
+
+    def _sizes(self, inputs: Sequence[Any]) -> tuple:
+        if not self.symbolic:
+            return ()
+        return tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in inputs)
+
+    def _make(self, key: tuple, inputs: Sequence[Any]) -> _Compiled:
+        limit, what, fix = (
+            (SHAPES, "sizes", "pad the inputs to a few sizes, or mark the dims static")
+            if self.symbolic
+            else (FROZEN, "sets of weights", "compile without freeze")
+        )
+        if len(self.cache) >= limit:
+            raise CallError(f"one graph was called with more than {limit} {what}", fix=fix)
+        gm = concrete(self.gm, inputs) if self.symbolic else self.gm
+        weights = {k: inputs[k] for k in self.frozen}  # kept alive: ids in the key stay theirs
+        program = self.cache[key] = _Compiled.of(gm, self.options, weights)
+        return program
+
+
+def concrete(gm: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+    """The graph for the sizes of these inputs, retraced with numbers in place of symbols."""
+
+    def run(*args: Any) -> Any:
+        return torch.fx.Interpreter(gm).run(*args)
+
+    with preserve_node_meta(), torch.no_grad():
+        return make_fx(run, tracing_mode="fake")(*inputs)
