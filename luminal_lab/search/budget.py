@@ -28,9 +28,9 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "none": Effort(evaluations=400, kept=16, measured=0, schedules=0),
-    "quick": Effort(evaluations=1500, kept=32, measured=6, schedules=4),
-    "full": Effort(evaluations=8000, kept=128, measured=48, schedules=50),
+    "none": Effort(evaluations=2500, kept=16, measured=0, schedules=0),
+    "quick": Effort(evaluations=5000, kept=32, measured=6, schedules=4),
+    "full": Effort(evaluations=20000, kept=128, measured=48, schedules=50),
 }
 
 

@@ -189,11 +189,25 @@ class RegionSearch:
         place[c] = not place[c]
         return Genome(g.choice, tuple(place), g.producer), 1 << c | self.space.holders[c]
 
-    def settled(self, one: Individual, move: tuple[str, int, int]) -> Individual | None:
-        """The individual after a placement is flipped and the members chosen anew for it."""
+    def settled(
+        self, one: Individual, move: tuple[str, int, int], online: bool = False
+    ) -> Individual | None:
+        """The individual after a placement is flipped and the members chosen anew for it.
+
+        Arguments:
+            one: Where to start.
+            move: A move of a placement.
+            online: Whether online reductions are preferred.
+        """
         genome, _ = self.applied(one, move)
-        choice = self.weights.cheapest(genome.place)
+        choice = self.weights.cheapest(genome.place, online=online)
         return self.evaluate(Genome(choice, genome.place, genome.producer))
+
+    def onlined(self, one: Individual) -> Individual | None:
+        """The individual with the same tensors stored, and online reductions wherever they are."""
+        g = one.genome
+        choice = self.weights.cheapest(one.extraction.place, online=True)
+        return self.evaluate(Genome(choice, g.place, g.producer))
 
     def random_genome(self, rng: random.Random, sigma: float, near: Genome) -> Genome:
         """A genome by perturbed work, with some placements of `near` flipped."""
@@ -207,7 +221,7 @@ class RegionSearch:
             if len(self.space.producers[t]) > 1 and rng.random() < 0.3:
                 producer[t] = rng.choice(self.space.producers[t])
         seen = place if rng.random() < 0.5 else [False] * len(place)
-        choice = self.weights.cheapest(seen, rng, sigma)
+        choice = self.weights.cheapest(seen, rng, sigma, online=rng.random() < 0.5)
         return Genome(choice, tuple(place), tuple(producer))
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import ENode
 
 SPECIAL_WEIGHT = 12.0  # a special function against an addition
+ONLINE = 1e-3  # the work of an online reduction, where these are preferred, against its own
 LAST_RESORT = 1e15  # a read of a tensor that is not to be stored
 
 
@@ -34,12 +35,15 @@ class Weights:
         self.space = space
         self.entries: list[tuple[int, int, tuple[int, ...], float]] = []
         self.stored: list[int] = []  # the T-class that an entry reads, -1 for others
+        self.online: list[int] = []  # the entries that are online reductions
         classes = space.part.classes
         for cls in classes:
             if cls.sort != "V":
                 continue
             for k in space.options[cls.id]:
                 e = cls.nodes[k]
+                if e.op == "online":
+                    self.online.append(len(self.entries))
                 self.entries.append((cls.id, k, space.kids[cls.id][k], self._work(cls.free, e)))
                 self.stored.append(-1)
             for t, k in space.reads[cls.id]:
@@ -67,7 +71,11 @@ class Weights:
         return per_point * self._points(free) + 1e-3
 
     def cheapest(
-        self, place: Sequence[bool], rng: random.Random | None = None, sigma: float = 0.0
+        self,
+        place: Sequence[bool],
+        rng: random.Random | None = None,
+        sigma: float = 0.0,
+        online: bool = False,
     ) -> tuple[int, ...]:
         """The option of each class whose term is the least work.
 
@@ -75,6 +83,7 @@ class Weights:
             place: The T-classes that are stored, and read wherever they can be.
             rng: Source of the perturbation.
             sigma: Spread of the lognormal factor on each e-node's work; 0 for none.
+            online: Whether to prefer online reductions wherever there are any.
         """
         entries, stored, parents = self.entries, self.stored, self.parents
         pending = self.pending.copy()
@@ -84,6 +93,8 @@ class Weights:
             work = [e[3] * math.exp(sigma * rng.gauss(0.0, 1.0)) for e in entries]
         else:
             work = [e[3] for e in entries]
+        for i in self.online if online else ():
+            work[i] *= ONLINE
         for i, t in enumerate(stored):
             if t >= 0 and not place[t]:
                 work[i] = LAST_RESORT
@@ -145,10 +156,11 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     """The starting points, the most promising first.
 
     1. Every HLIR reduction stored, cheapest members given that.
-    2. The same tensors stored where they still are read, but members chosen as if nothing were:
-       whatever a law merges into one pass (an online form) is preferred to its parts.
-    3. Nothing stored that need not be, members as in 2.
-    4. The program as it was written, one kernel per op.
+    2. The same tensors stored where they still are read, but members chosen as if nothing were,
+       and online reductions wherever a law made one.
+    3. As 2, with the cheapest members.
+    4. Nothing stored that need not be.
+    5. The program as it was written, one kernel per op.
     """
     producers = first_producers(space)
     nothing = (False,) * len(space.part.classes)
@@ -156,6 +168,7 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     inline = weights.cheapest(nothing)
     return [
         Genome(weights.cheapest(reductions), reductions, producers),
+        Genome(weights.cheapest(nothing, online=True), reductions, producers),
         Genome(inline, reductions, producers),
         Genome(inline, nothing, producers),
         Genome(encoder_choice(space), everything_stored(space), producers),

@@ -23,27 +23,34 @@ SIGMAS = (0.2, 0.5, 1.0, 1.5)
 def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
     """From each seed, take any single move that lowers the cost until none does.
 
-    Placements are flipped with the members chosen anew for them, and alone; then members.
+    Placements are flipped with the members chosen anew for them, and alone; then members. Where
+    there are online reductions, the descent is made with and without a preference for them.
     """
     started: set[tuple] = set()
-    for seed in search.seeds():
-        yield
-        if seed.genes in started:
-            continue
-        started.add(seed.genes)
-        current, improved = seed, True
-        while improved:
-            improved = False
-            for move in list(search.moves(current)):
-                tries = (
-                    (search.settled, search.moved) if move[0] == "place" else (search.moved,)
-                )
-                for attempt in tries:
-                    other = attempt(current, move)
-                    yield
-                    if other is not None and other.seconds < current.seconds * (1 - 1e-9):
-                        current, improved = other, True
-                        break
+    seeds = search.seeds()
+    yield
+    passes = (False, True) if search.weights.online else (False,)
+    for seed in sorted(seeds, key=lambda s: s.seconds)[:2]:
+        for online in passes:
+            start = search.onlined(seed) if online else seed
+            yield
+            if start is not None and (start.genes, online) not in started:
+                started.add((start.genes, online))
+                yield from _descend(search, start, online)
+
+
+def _descend(search: RegionSearch, current: Individual, online: bool) -> Iterator[None]:
+    improved = True
+    while improved:
+        improved = False
+        for move in list(search.moves(current)):
+            attempts = [search.moved(current, move)]
+            if move[0] == "place":
+                attempts.append(search.settled(current, move, online))
+            for other in attempts:
+                yield
+                if other is not None and other.seconds < current.seconds * (1 - 1e-9):
+                    current, improved = other, True
 
 
 def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
