@@ -84,6 +84,9 @@ class Session:
         self.job, self.out, self.stop = job, out, stop
         self.limits: Mapping[str, Any] = job["limits"]
         self.traced: Sequence[str] = job["traced"]
+        self.part = 0
+        self.size = (0, 0)  # e-nodes and e-classes after the last iteration
+        self.held_back = False  # whether a capped rule had matches that were not applied
 
     def run(self, text: str, file: str = "") -> Any:
         """Parse and run commands; the last command's output."""
@@ -122,7 +125,8 @@ class Session:
         try:
             for iteration in range(1, self.limits["iterations"] + 1):
                 if not self.step(iteration):
-                    return "saturated"
+                    # A scheduler that holds matches back says that it could go on.
+                    return "saturated but for capped rules" if self.held_back else "saturated"
             return "iteration limit"
         except Stopped as stopped:
             return str(stopped)
@@ -132,21 +136,25 @@ class Session:
         start = time.monotonic()
         matches: dict[str, int] = {}
         seconds: dict[str, float] = {}
-        updated = False
+        changed = False
+        self.held_back = False
         self.run(f"(set (now) {iteration})")
         for name, cap in self.job["rulesets"]:
             self.check_limits()
             run = f"(run {name})"
-            if cap is not None:
-                run = f"(let-scheduler capped (back-off :match-limit {cap})) (run-with capped {name})"
+            if cap is not None:  # a fresh back-off scheduler each time is a hard cap on matches
+                scheduler = f"(let-scheduler capped (back-off :match-limit {cap}))"
+                run = f"{scheduler} (run-with capped {name})"
             begin = time.monotonic()
             report = self.run(f"(run-schedule {run})").report
             self.share(begin, report, matches, seconds)
-            updated |= report.updated
+            changed |= report.updated and cap is None
+            self.held_back |= report.updated and cap is not None
             self.run("(run-schedule (saturate analysis))")
         self.run("(run-schedule (run stamp))")
+        before = self.size
         self.send_iteration(iteration, matches, seconds, time.monotonic() - start)
-        return updated
+        return changed or self.size != before
 
     @staticmethod
     def share(
@@ -197,6 +205,7 @@ class Session:
             rows += len(table)
             sort = functions[op].output_sort if table else ""
             classes |= {(sort, row.output) for row in table}
+        self.size = (rows, len(classes))
         record = {
             "number": number,
             "rows": rows,
