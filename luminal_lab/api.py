@@ -85,20 +85,33 @@ def saturate(
         target: Whose rules (`rules/targets/<target>.egg`) to add.
         rules: More rules: `.egg` text, or paths of `.egg` files.
         limits: Bounds on iterations, rows, seconds and bytes.
-        progress: True for a progress bar, or a function called with each iteration's record.
+        progress: True for a progress bar, or a function called with the region's number and
+            the record of each iteration.
 
     Raises:
         RuleError: for a rule that does not parse or type-check, with `file:line:column`.
         SaturationError: when the child died.
     """
-    from luminal_lab.egraph import saturate as run
+    from luminal_lab.egraph.saturate import saturate as run
 
-    return run(hlir, target=target, rules=rules, limits=limits, progress=progress)
+    if callable(progress):
+        return run(hlir, target=target, rules=rules, limits=limits, progress=progress)
+    if not progress:
+        return run(hlir, target=target, rules=rules, limits=limits)
+    from tqdm.auto import tqdm
+
+    with tqdm(desc="saturate", unit=" iterations", leave=False) as bar:
+
+        def step(part: int, record: Any) -> None:
+            bar.update()
+            bar.set_postfix_str(f"region {part}: {record.rows} rows", refresh=False)
+
+        return run(hlir, target=target, rules=rules, limits=limits, progress=step)
 
 
 def sample(egraph: EGraph, n: int = 32, seed: int = 0) -> list[Candidate]:
     """`n` distinct candidates of the e-graph, unmeasured; fewer when it holds fewer."""
-    from luminal_lab.search import sample as run
+    from luminal_lab.search.run import sample as run
 
     return run(egraph, n=n, seed=seed)
 
@@ -122,8 +135,8 @@ def search(
         `result.best` and everything that was tried. Ctrl-C ends the search and keeps what was
         found.
     """
-    from luminal_lab.search import Budget
-    from luminal_lab.search import search as run
+    from luminal_lab.search.budget import Budget
+    from luminal_lab.search.run import search as run
 
     target = target_of(egraph.target)
     return run(egraph, budget=budget or Budget(), seed=seed, target=target, progress=progress)
@@ -140,14 +153,14 @@ def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) 
     Raises:
         CompilerError: when there is no compiler or it rejects the source.
     """
-    from luminal_lab.runtime import build as run
+    from luminal_lab.runtime.executable import build as run
 
     return run(candidate, freeze=freeze, progress=progress)
 
 
 def profile(exe: Executable, args: Sequence[Any], **options: Any) -> Profile:
     """Time an executable kernel by kernel on `args`; see `Profile`."""
-    from luminal_lab.runtime import profile as run
+    from luminal_lab.runtime.profiling import profile as run
 
     return run(exe, tuple(args), **options)
 
