@@ -163,6 +163,7 @@ class Executable:
                         and t.shape == a.shape
                         and t.is_cpu
                         and t.stride() == a.strides
+                        and not t.is_neg()
                     )
                 except AttributeError:
                     plain = False

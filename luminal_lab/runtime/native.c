@@ -133,8 +133,11 @@ static void *pool_thread(void *arg) {
 static void pool_after_fork(void) { /* threads do not survive a fork */
   pthread_mutex_init(&pool_owner, 0);
   pthread_mutex_init(&pool_lock, 0);
-  pool_size = 0;
+  pthread_cond_init(&pool_wake, 0);
+  pthread_cond_init(&pool_done, 0);
+  pool_size = pool_left = 0;
   pool_job = 0;
+  pool_inside = 0;
 }
 
 static void ll_team(struct ll_job *job) {

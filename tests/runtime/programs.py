@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def affine(
         (out,),
         {"w": w},
         in_spec=tree_flatten(((w,), {}))[1],
-        out_spec=tree_flatten(w)[1],
+        out_spec=tree_flatten(() if "mutates" in spec else w)[1],
         name="affine",
     )
     buffers = {name: Buffer(name, shape, F32) for name in ("x", "w", "w2", "t", "y")}
@@ -112,3 +113,28 @@ def built(*args: Any, freeze: bool = True, **kwargs: Any) -> tuple[Executable, t
     """`affine`, built."""
     candidate, code, w = affine(*args, **kwargs)
     return build(candidate, freeze=freeze, code=code), w
+
+
+def packed() -> tuple[Candidate, dict[int, Code], torch.Tensor]:
+    """`x * (w + 1)`, where the sum is a pack buffer of the only kernel."""
+    candidate, _, w = affine()
+    n = w.numel()
+    text = f"""
+void k_packed_pack(char *const *b, long threads) {{
+  for (long i = 0; i < {n}; ++i) ((float *)b[3])[i] = ((const float *)b[1])[i] + 1;
+}}
+void k_packed(char *const *b, long threads) {{
+  float *scratch = (float *)b[4];
+  for (long i = 0; i < {n}; ++i) scratch[i] = ((const float *)b[3])[i];
+  for (long i = 0; i < {n}; ++i) ((float *)b[2])[i] = ((const float *)b[0])[i] * scratch[i];
+}}
+"""
+    only = kernel("mul", 2, tuple(w.shape), constant=(1,))
+    code = KernelCode("k_packed", text, ("b0", "b1", "b2"), (4 * n,), 4 * n)
+    calls = (Call(0, {"b0": "x", "b1": "w", "b2": "y"}),)
+    return changed(candidate, kernels=(only,), calls=calls), {0: code}, w
+
+
+def changed(thing: Any, **fields: Any) -> Any:
+    """`dataclasses.replace`, untyped."""
+    return dataclasses.replace(thing, **fields)
