@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, common_dtype, int_range, lowers, whole
+from luminal_lab.capture.table import Call, NoLowering, common_dtype, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, F64, I64
 from luminal_lab.hlir.index import Index
@@ -164,31 +163,29 @@ def _hardtanh(call: Call, x: Tensor, min_val: Scalar = -1, max_val: Scalar = 1) 
 
 
 # ---------------------------------------------------------------------- comparison and logic
-_COMPARISONS: dict[str, tuple[Callable[..., Tensor], Callable[..., bool]]] = {
-    "eq": (F.eq, operator.eq),
-    "ne": (F.ne, operator.ne),
-    "lt": (lambda a, b: a < b, operator.lt),
-    "gt": (lambda a, b: a > b, operator.gt),
-    "le": (F.le, operator.le),
-    "ge": (F.ge, operator.ge),
+_COMPARISONS: dict[str, Callable[..., Tensor]] = {
+    "eq": F.eq,
+    "ne": F.ne,
+    "lt": lambda a, b: a < b,
+    "gt": lambda a, b: a > b,
+    "le": F.le,
+    "ge": F.ge,
 }
 
 
-def _comparison(compare: Callable[..., Tensor], of_numbers: Callable[..., bool]):
+def _comparison(compare: Callable[..., Tensor]):
     def lower(call: Call, x: Arg, y: Arg) -> Tensor:
         d = common_dtype(x, y)
         x = call.tensor(x, d)
         if isinstance(y, Tensor):
             return compare(x, y.cast(d))
-        if d.is_int and not (limits := int_range(d))[0] <= y <= limits[1]:
-            return call.graph.full(call.shape, of_numbers(limits[0], y), BOOL)
         return compare(x if F.representable(y, d) else F.wide(x), y)
 
     return lower
 
 
-for _name, _both in _COMPARISONS.items():
-    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(*_both))
+for _name, _compare in _COMPARISONS.items():
+    lowers(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_compare))
 
 
 @lowers("logical_and.default", "bitwise_and.Tensor", "bitwise_and.Scalar")

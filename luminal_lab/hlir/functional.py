@@ -248,25 +248,34 @@ def floor_divide(x: Tensor, y: Tensor) -> Tensor:
     top = 2.0**63 - 1024  # the largest float64 that fits int64
     guess = minimum(maximum(floor(x.cast(F64) * over + 0.5), -top), top).cast(x.dtype)
     rest = x - guess * y
-    return guess + floor((rest - rest % y).cast(F64) * over + 0.5).cast(x.dtype)
+    more = floor(rest.cast(F64) * over + 0.5).cast(x.dtype)
+    rest = rest - more * y  # now at most half of |y|
+    return guess + more - _signs_differ(rest, y).cast(x.dtype)
+
+
+def _signs_differ(rest: Tensor, y: Tensor) -> Tensor:
+    """Where a remainder is not 0 and has another sign than the divisor."""
+    return (rest < 0) * (y > 0) + (rest > 0) * (y < 0)
 
 
 def trunc_divide(x: Tensor, y: Tensor) -> Tensor:
     """Quotient x / y, rounded towards zero."""
     if x.dtype.is_float:
-        return floor(divide(x - fmod(x, y), y) + 0.5)
-    low = floor_divide(x, y)
+        exact = floor(divide(x - fmod(x, y), y) + 0.5)
+        return isinf(x).where(divide(x, y), exact)
     if x.dtype.kind == "uint":
-        return low
-    inexact = ne(x % y, 0) * ne((x < 0).cast(I64), (y < 0).cast(I64))
-    return low + inexact.cast(x.dtype)
+        return floor_divide(x, y)
+    negative = (x < 0) * (y > 0) + (x > 0) * (y < 0)
+    return floor_divide(x, y) + (negative * ne(x % y, 0)).cast(x.dtype)
 
 
-def fmod(x: Tensor, y: Tensor | Scalar) -> Tensor:
+def fmod(x: Tensor, y: Tensor) -> Tensor:
     """Remainder with the sign of the dividend, as C's."""
-    size = abs_(y) if isinstance(y, Tensor) else abs(y)
-    rest = abs_(x) % size
-    return (x < 0).where(-rest, rest)
+    if x.dtype.is_float:
+        rest = abs_(x) % abs_(y)
+        return (x < 0).where(-rest, rest)
+    rest = x % y
+    return rest if x.dtype.kind == "uint" else _signs_differ(rest, x).where(rest - y, rest)
 
 
 # ---------------------------------------------------------------------- exponentials
