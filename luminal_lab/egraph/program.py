@@ -17,7 +17,9 @@ def commands(encoding: Encoding) -> list[str]:
 
 def _commands(encoding: Encoding) -> Iterator[str]:
     for text, index in encoding.indices.items():
-        axes = sorted(a for a in frozenset().union(*(i.axes for i in index)) if not is_gathered(a))
+        axes = sorted(
+            a for a in frozenset().union(*(i.axes for i in index)) if not is_gathered(a)
+        )
         yield f"(set (axes {quote(text)}) {_set(axes)})"
     for axis, n in encoding.extents.items():
         yield f"(set (extent {quote(axis)}) {n})"

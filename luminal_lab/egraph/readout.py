@@ -212,7 +212,9 @@ def _enodes(
             ia, ib, id_, ic, k = attrs
             stored = [
                 Stored(shapes.get(c, ()), reader.index(i))
-                for c, i in zip((*children, own), (ia, ib, *([id_] if id_ is not None else []), ic))
+                for c, i in zip(
+                    (*children, own), (ia, ib, *([id_] if id_ is not None else []), ic)
+                )
             ]
             bias = stored[2] if id_ is not None else None
             form = gemm_form(stored[0], stored[1], stored[-1], k, reader.encoding.extents, bias)

@@ -14,21 +14,7 @@ from luminal_lab.egraph.program import commands
 from luminal_lab.egraph.readout import read_classes
 from luminal_lab.egraph.rulebook import Rulebook, load_rules
 from luminal_lab.hlir.graph import Hlir
-
-try:
-    from luminal_lab.hlir.regions import partition
-except ModuleNotFoundError:  # until hlir/regions.py exists: the whole program is one region
-    from types import SimpleNamespace
-
-    def partition(hlir: Hlir) -> Any:
-        """One region."""
-        nodes = tuple(range(len(hlir.nodes)))
-        names = {s.name: s.name for s in (*hlir.inputs, *hlir.outputs)}
-        return SimpleNamespace(
-            hlir=hlir,
-            regions=(SimpleNamespace(hlir=hlir, key=""),),
-            instances=(SimpleNamespace(region=0, name="", nodes=nodes, bind=names),),
-        )
+from luminal_lab.hlir.regions import partition
 
 OnIteration = Callable[[int, Iteration], None]
 
@@ -138,4 +124,6 @@ def saturate_encoding(
     limits = limits or Limits()
     with Child() as child:
         results = child.run(rulebook, [commands(e) for e in encodings], limits)
-    return [(r, read_classes(r.state or {}, e, rulebook.rules)) for r, e in zip(results, encodings)]
+    return [
+        (r, read_classes(r.state or {}, e, rulebook.rules)) for r, e in zip(results, encodings)
+    ]

@@ -1,0 +1,352 @@
+"""Do all members of each e-class agree? One linear pass over a saturated region.
+
+Every e-class gets the value of one of its e-nodes; every other e-node is then evaluated from the
+values of its children and compared. A wrong equation shows at the class that it spoiled, whatever
+extraction would have chosen.
+
+A load below a Select may be out of bounds where the Select discards it, so values carry the points
+at which they are defined; only those are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.egraph.egraph import EClass, ENode, Part
+from luminal_lab.egraph.evaluate import (
+    Points,
+    align,
+    hold,
+    index_value,
+    max_over,
+    online,
+    pointwise,
+    read,
+    repeated,
+    sum_over,
+)
+from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.hlir import apply
+from luminal_lab.hlir.graph import Hlir
+from luminal_lab.hlir.index import Index
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """An e-node that differs from its class.
+
+    Arguments:
+        eclass: The class's id.
+        node: The e-node.
+        against: The e-node that gave the class its value.
+        error: The largest difference, relative to the larger magnitude (at least 1).
+    """
+
+    eclass: int
+    node: ENode
+    against: ENode
+    error: float
+
+    @property
+    def rule(self) -> str:
+        """The rule that is to blame: the one that made either of the two last."""
+        return max((self.node, self.against), key=lambda n: n.iteration).rule
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A value, and where it is defined (None: everywhere). V: over the class's axes, sorted."""
+
+    tensor: Tensor
+    valid: Tensor | None = None
+
+
+def audit(
+    part: Part, buffers: Mapping[str, Tensor], tolerance: float = 1e-9
+) -> list[Disagreement]:
+    """Compare all members of all classes of a region.
+
+    Arguments:
+        part: A saturated region; keep its extents small.
+        buffers: A tensor for each input.
+        tolerance: Largest relative difference that is taken for rounding.
+
+    Returns:
+        What disagrees, in the order of classes.
+    """
+    return audit_classes(part.classes, part.extents, buffers, part.hlir, tolerance)
+
+
+def audit_classes(
+    classes: Sequence[EClass],
+    extents: Mapping[str, int],
+    buffers: Mapping[str, Tensor],
+    hlir: Hlir | None = None,
+    tolerance: float = 1e-9,
+) -> list[Disagreement]:
+    """`audit`, for classes that stand alone."""
+    auditor = _Auditor(classes, extents, buffers, hlir)
+    auditor.represent()
+    out = []
+    for c in classes:
+        for node in c.nodes:
+            if c.id not in auditor.values or node is auditor.chosen[c.id]:
+                continue
+            error = difference(auditor.values[c.id], auditor.node(node, c))
+            if error > tolerance:
+                out.append(Disagreement(c.id, node, auditor.chosen[c.id], error))
+    return out
+
+
+def difference(a: Defined, b: Defined) -> float:
+    """The largest relative difference where both are defined; infinite for unlike NaN or inf."""
+    import torch
+
+    x, y = torch.broadcast_tensors(a.tensor, b.tensor)
+    x, y = x.to(torch.float64), y.to(torch.float64)
+    same = (x == y) | (x.isnan() & y.isnan())
+    for valid in (a.valid, b.valid):
+        if valid is not None:
+            same = same | ~valid.expand(same.shape)
+    scale = torch.maximum(x.abs(), y.abs()).clamp(min=1.0)
+    error = torch.where(same, 0.0, (x - y).abs() / scale)
+    error = torch.where(error.isnan(), float("inf"), error)
+    return float(error.max()) if error.numel() else 0.0
+
+
+@dataclass
+class _Auditor:
+    classes: Sequence[EClass]
+    extents: Mapping[str, int]
+    buffers: Mapping[str, Tensor]
+    hlir: Hlir | None
+    values: dict[int, Defined] = field(default_factory=dict)
+    chosen: dict[int, ENode] = field(default_factory=dict)
+
+    def represent(self) -> None:
+        """Give every class the value of its first e-node whose children have one."""
+        changed = True
+        while changed:
+            changed = False
+            for c in self.classes:
+                if c.id in self.values:
+                    continue
+                for node in c.nodes:
+                    if all(x in self.values for x in node.children):
+                        self.values[c.id] = self.node(node, c)
+                        self.chosen[c.id] = node
+                        changed = True
+                        break
+
+    def order(self, c: int) -> list[str]:
+        return sorted(self.classes[c].free)
+
+    def node(self, node: ENode, c: EClass) -> Defined:
+        """The value of an e-node, from those of its children."""
+        if c.sort == "T":
+            return self._tensor(node, c)
+        out = self._value(node, c)
+        order = sorted(c.free)
+        shape = [self.extents[a] for a in order]
+        valid = out.valid
+        return Defined(
+            out.tensor.expand(shape),
+            None if valid is None else valid.expand(shape).contiguous(),
+        )
+
+    # ------------------------------------------------------------------ values
+
+    def _value(self, node: ENode, c: EClass) -> Defined:
+        points = Points(self.extents, {})
+        order = sorted(c.free)
+        if node.op == "red":
+            return self._reduction(node, order)
+        if node.op == "online":
+            args = [(self.values[x].tensor, self.order(x)) for x in node.children]
+            out = online(args, node.attrs[0], self.extents[node.attrs[0]], order)
+            return Defined(out, self._all_valid(node, node.attrs[0], order))
+        if node.op == "load":
+            return self._load(node, order, points)
+        args = [self._aligned(x, order) for x in node.children]
+        out = pointwise(node.op, node.attrs, [a.tensor for a in args], c.dtype, order, points)
+        if node.op == "select":
+            condition, a, b = args
+            picked = _both(_where(condition.tensor, a.valid, b.valid), condition.valid)
+            return Defined(out, picked)
+        valid = None
+        for a in args:
+            valid = _both(valid, a.valid)
+        return Defined(out, valid)
+
+    def _aligned(self, c: int, order: Sequence[str]) -> Defined:
+        value = self.values[c]
+        own = self.order(c)
+        valid = None if value.valid is None else align(value.valid, own, order)
+        return Defined(align(value.tensor, own, order), valid)
+
+    def _load(self, node: ENode, order: Sequence[str], points: Points) -> Defined:
+        source, *indices = node.children
+        at = [self._aligned(x, order) for x in indices]
+        (index,) = node.attrs
+        tensors = [a.tensor for a in at]
+        buffer = self.values[source]
+        out = read(buffer.tensor, index, order, points, tensors)
+        valid = None
+        for a in at:
+            valid = _both(valid, a.valid)
+        for i, n in zip(index, buffer.tensor.shape):
+            where = index_value(i, order, points, tensors)
+            inside = (where >= 0) & (where < n)
+            if not bool(inside.all()):
+                valid = _both(valid, inside)
+        if buffer.valid is not None:
+            valid = _both(valid, read(buffer.valid, index, order, points, tensors))
+        return Defined(out, valid)
+
+    def _reduction(self, node: ENode, order: Sequence[str]) -> Defined:
+        op, axis = node.attrs
+        (x,) = node.children
+        value, own = self.values[x].tensor, self.order(x)
+        n = self.extents[axis]
+        if axis not in own:
+            if op == "add":
+                out = repeated(value, n)
+            else:
+                out = value if n else max_over(value[..., None][..., :0], -1)
+        elif op == "add":
+            out = sum_over(value, [own.index(axis)])
+        else:
+            out = max_over(value, own.index(axis))
+        return Defined(out, self._all_valid(node, axis, order))
+
+    def _all_valid(self, node: ENode, axis: str, order: Sequence[str]) -> Tensor | None:
+        """Where every term of a reduction is defined."""
+        valid = None
+        for x in node.children:
+            mask, own = self.values[x].valid, self.order(x)
+            if mask is None:
+                continue
+            if axis in own:
+                mask = mask.all(dim=own.index(axis))
+                own = [a for a in own if a != axis]
+            valid = _both(valid, align(mask, own, order))
+        return valid
+
+    # ------------------------------------------------------------------ tensors
+
+    def _tensor(self, node: ENode, c: EClass) -> Defined:
+        if node.op == "input":
+            return Defined(hold(self.buffers[node.attrs[0]]))
+        if node.op == "kernel":
+            return self._kernel(node, c)
+        if node.op == "gemm":
+            tensors = [self.values[x].tensor for x in node.children]
+            out = gemm(node.attrs[0], tensors, c.shape)
+            return Defined(apply.cast(out, c.dtype, "float64"))
+        assert self.hlir is not None
+        spec = self.hlir.nodes[node.attrs[0]]
+        args = [self.values[x].tensor for x in node.children]
+        if node.op == "scatter":
+            dest, src, *index = args
+            return Defined(apply.scatter(dest, src, index, spec.attrs["mode"]))
+        native = [
+            a.to(apply.torch_dtype(self.classes[x].dtype)) for a, x in zip(args, node.children)
+        ]
+        results = apply.call_aten(spec, native)
+        return Defined(hold(results[spec.attrs.get("result") or 0]))
+
+    def _kernel(self, node: ENode, c: EClass) -> Defined:
+        (index,) = node.attrs
+        (v,) = node.children
+        order = sorted(frozenset().union(*(i.axes for i in index))) if index else []
+        value = self._aligned(v, order)
+        return Defined(
+            store(value.tensor, index, order, c.shape, self.extents),
+            None
+            if value.valid is None
+            else store(value.valid, index, order, c.shape, self.extents),
+        )
+
+
+def store(
+    value: Tensor,
+    index: Sequence[Index],
+    order: Sequence[str],
+    shape: Sequence[int],
+    extents: Mapping[str, int],
+) -> Tensor:
+    """What a kernel leaves in memory: a value over `order`, stored at an index map."""
+    import torch
+
+    points = Points(extents, {})
+    full = value.expand([extents[a] for a in order])
+    out = torch.zeros(tuple(shape), dtype=value.dtype)
+    if not index:
+        return full.reshape(())
+    at = tuple(index_value(i, order, points).expand(full.shape).reshape(-1) for i in index)
+    out[at] = full.reshape(-1)
+    return out
+
+
+def gemm(form: GemmForm, tensors: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """A library product, by its strides."""
+    import torch
+
+    flat = [t.contiguous().reshape(-1) for t in tensors]
+    extents = [b[0] for b in form.batch]
+    a = flat[0].as_strided([*extents, form.m, form.k], [*(b[1] for b in form.batch), *form.a])
+    b = flat[1].as_strided([*extents, form.k, form.n], [*(b[2] for b in form.batch), *form.b])
+    out = a @ b
+    if form.bias is not None:
+        out = out + flat[2].as_strided([form.n], [form.bias])
+    result = torch.zeros(tuple(shape), dtype=out.dtype)
+    place = [*(x[3] for x in form.batch), *form.c]
+    result.view(-1).as_strided([*extents, form.m, form.n], place).copy_(out)
+    return result
+
+
+def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def _where(condition: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None and b is None:
+        return None
+    import torch
+
+    yes = torch.ones((), dtype=torch.bool)
+    return torch.where(condition, yes if a is None else a, yes if b is None else b)
+
+
+def inputs_for(
+    hlir: Hlir, seed: int = 0, weights: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """Random tensors for the inputs of a region: small, finite, non-zero; indices are 0 or 1."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    out = {}
+    for spec in hlir.inputs:
+        node = hlir.nodes[spec.node]
+        given = (weights or {}).get(spec.name)
+        out[spec.name] = (
+            given if given is not None else _random(node.shape, node.dtype, generator)
+        )
+    return out
+
+
+def _random(shape: Sequence[int], dtype: Any, generator: Any) -> Tensor:
+    import torch
+
+    if dtype.is_float:
+        x = torch.randn(tuple(shape), generator=generator, dtype=torch.float64)
+        return (x.sign() + x / 4).to(getattr(torch, dtype.torch_name))
+    x = torch.randint(0, 2, tuple(shape), generator=generator)
+    return x.to(getattr(torch, dtype.torch_name))
