@@ -198,7 +198,7 @@ def _coordinates(
     """The x of each point: neighbours pull, dummies of long edges pull hardest."""
     near: list[list[tuple[int, float]]] = [[] for _ in widths]
     for (u, v), many in links.items():
-        weight = (1.0 if u < real else 4.0) * (1.0 if v < real else 4.0) * min(many, 4)
+        weight = (1.0 if u < real else 2.0) * (1.0 if v < real else 2.0) * min(many, 4)
         near[u].append((v, weight))
         near[v].append((u, weight))
     xs = [0.0] * len(widths)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from luminal_lab.egraph.values import Value, postorder
 
 # Binding strength of what is printed, loosest first.
-_LOOSE, _SUM, _PRODUCT, _TIGHT = range(4)
+_LOOSE, _SUM, _QUOTIENT, _PRODUCT, _TIGHT = range(5)
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
 
@@ -28,10 +28,12 @@ class Terms:
     Arguments:
         lets: `(name, right side)` of the shared parts, in order of use.
         results: One line per root.
+        names: What each named value is called, those that had a name before included.
     """
 
     lets: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
+    names: Mapping[Value, str]
 
     def __str__(self) -> str:
         where = [f"  where {n} = {t}" if not k else f"        {n} = {t}"
@@ -61,7 +63,7 @@ def terms(roots: Iterable[Value], names: Mapping[Value, str] | None = None) -> T
     known = dict(given)
     lets: list[tuple[str, str]] = []
     done: dict[Value, tuple[str, int]] = {}
-    taken = set(given.values())
+    taken = {name.partition("[")[0] for name in given.values()}
     letters = (x for x in _names() if x not in taken)
     for value in order:
         spelled = _text(value, known, done)
@@ -73,7 +75,7 @@ def terms(roots: Iterable[Value], names: Mapping[Value, str] | None = None) -> T
             lets.append((shown, spelled[0]))
             known[value] = shown
             done[value] = (shown, _TIGHT)
-    return Terms(tuple(lets), tuple(done[r][0] for r in roots))
+    return Terms(tuple(lets), tuple(done[r][0] for r in roots), known)
 
 
 def _names() -> Iterable[str]:
@@ -128,16 +130,17 @@ def _text(
         for k in (1, 0):
             positive = _negated(value.args[k])
             if positive is not None and value.args[k] not in known:
-                return f"{inside(1 - k, _SUM)} − {spell(positive, _PRODUCT)}", _SUM
+                return f"{inside(1 - k, _SUM)} − {spell(positive, _QUOTIENT)}", _SUM
         return f"{inside(0, _SUM)} + {inside(1, _SUM)}", _SUM
     if op == "mul":
         for k in (1, 0):
             right = value.args[k]
             if right.op == "recip" and right not in known:
-                return f"{inside(1 - k, _PRODUCT)} / {spell(right.args[0], _TIGHT)}", _PRODUCT
+                above, below = inside(1 - k, _PRODUCT), spell(right.args[0], _TIGHT)
+                return f"{above} / {below}", _QUOTIENT
         return f"{inside(0, _PRODUCT)}·{inside(1, _PRODUCT)}", _PRODUCT
     if op == "recip":
-        return f"1/{inside(0, _TIGHT)}", _PRODUCT
+        return f"1/{inside(0, _TIGHT)}", _QUOTIENT
     if op == "mod":
         return f"{inside(0, _TIGHT)} mod {inside(1, _TIGHT)}", _PRODUCT
     if op == "lessthan":
@@ -150,9 +153,9 @@ def _text(
         sign = {"add": "Σ", "max": "max"}.get(value.attrs[0], value.attrs[0])
         return f"{sign}_{value.attrs[1]}({inside(0)})", _TIGHT
     if op == "online":
-        s, c, w = (inside(k) for k in range(3))
-        tail = "" if w == "1" else f", {w}"
-        return f"online_{value.attrs[0]}({c}·({s}){tail})", _TIGHT
+        scaled = inside(0) if inside(1) == "1" else f"{inside(1)}·{inside(0, _PRODUCT)}"
+        weight = "" if inside(2) == "1" else f", {inside(2)}"
+        return f"online_{value.attrs[0]}({scaled}{weight})", _TIGHT
     return f"{op}({', '.join(inside(k) for k in range(len(value.args)))})", _TIGHT
 
 

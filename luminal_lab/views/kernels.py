@@ -1,0 +1,76 @@
+"""Kernel sources: C, Triton and Metal side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from luminal_lab.egraph.values import Kernel
+from luminal_lab.errors import LuminalError
+from luminal_lab.search.candidate import Candidate, LibraryKernel
+from luminal_lab.views import units
+from luminal_lab.views.candidate import describe, first_bind, mathematics_of
+from luminal_lab.views.highlight import code
+from luminal_lab.views.html import Figure, Html, card, columns, el, fold, fragment
+
+LANGUAGES = ("c", "triton", "metal")
+_TITLES = {"c": "C", "triton": "Triton", "metal": "Metal"}
+
+
+def sources(
+    candidate: Candidate, kernel: int = 0, languages: Sequence[str] = LANGUAGES
+) -> Figure:
+    """One kernel in several languages.
+
+    Arguments:
+        candidate: Where it is from.
+        kernel: An index into `candidate.kernels`.
+        languages: Some of `LANGUAGES`.
+    """
+    found = candidate.kernels[kernel]
+    title = f"Kernel k{kernel} · {describe(found)}"
+    html = fragment(card(title, *body(candidate, kernel, languages)))
+    lines = [title, mathematics_of(found, first_bind(candidate, kernel))]
+    for language in languages:
+        lines += [f"--- {_TITLES[language]}", source_text(candidate, kernel, language)]
+    return Figure(html, "\n".join(lines))
+
+
+def body(candidate: Candidate, kernel: int, languages: Sequence[str] = LANGUAGES) -> list[Html]:
+    """The content of `sources`."""
+    found = candidate.kernels[kernel]
+    bind = first_bind(candidate, kernel)
+    out = [el("div", mathematics_of(found, bind), class_="term")]
+    if isinstance(found, LibraryKernel):
+        out.append(el("p", "A library routine: it has no generated source.", class_="muted"))
+        return out
+    sides = []
+    for language in languages:
+        text = source_text(candidate, kernel, language)
+        size = units.plural(text.count("\n") + 1, "line")
+        sides.append(
+            el("div", el("h4", f"{_TITLES[language]} ", el("span", size, class_="muted")),
+               code(text, language, f"kernel {kernel} in {_TITLES[language]}"))
+        )  # fmt: skip
+    out.append(columns(*sides))
+    return out
+
+
+def source_text(candidate: Candidate, kernel: int, language: str) -> str:
+    """A kernel's source, or the reason why there is none."""
+    try:
+        source = candidate.source(kernel, language)
+    except LuminalError as error:
+        sign = "#" if language == "triton" else "//"
+        return "\n".join(f"{sign} {line}" for line in f"not available: {error}".splitlines())
+    return str(getattr(source, "text", source)).strip("\n")
+
+
+def all_sources(candidate: Candidate, opened: int = 1) -> list[Html]:
+    """Every derived kernel, folded; the first `opened` ones unfolded."""
+    out = []
+    for k, kernel in enumerate(candidate.kernels):
+        if isinstance(kernel, Kernel):
+            out.append(
+                fold(f"k{k} {describe(kernel)}", *body(candidate, k), open_=len(out) < opened)
+            )
+    return out

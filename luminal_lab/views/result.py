@@ -1,0 +1,174 @@
+"""A search result: what was tried, what it takes, and why others lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luminal_lab.search.result import Result, Row
+from luminal_lab.views import candidate as candidate_view
+from luminal_lab.views import chart, units
+from luminal_lab.views.html import Html, card, el, facts, fold, fragment, meter, scroll, table
+
+
+def to_html(result: Result) -> str:
+    """The result as HTML: the best candidate, the table, rejections."""
+    return fragment(card("Search", *body(result)))
+
+
+def body(result: Result) -> list[Html]:
+    """The content of `to_html`."""
+    verified = sum(r.status == "verified" for r in result.rows)
+    out = [
+        facts(
+            [
+                (f"{result.considered:,}", "genomes considered"),
+                (f"{len(result.rows):,}", "listed"),
+                (f"{verified:,}", "verified and timed"),
+                (f"{len(result.records):,}", "distinct kernels measured"),
+                (units.seconds(result.seconds), "of search"),
+                (result.budget.effort, "effort"),
+                (str(result.seed), "seed"),
+                ("yes" if result.interrupted else None, "interrupted"),
+            ]
+        ),
+        el("h4", "Candidates"),
+        candidate_table(result),
+    ]
+    if any(r.measured is not None for r in result.rows):
+        out.append(el("h4", "Predicted against measured"))
+        out.append(scroll(scatter_svg(result), label="predicted against measured"))
+    out.append(el("h4", "What became of everything that was considered"))
+    out.append(rejection_table(result))
+    out.append(
+        fold(f"The best: candidate {result.best.name}", *candidate_view.body(result.best))
+    )
+    return out
+
+
+def candidate_table(result: Result) -> Html:
+    """One row per listed candidate of each region; the winner of a region is emphasised."""
+    winners = _winners(result)
+    fastest: dict[int, float] = {}
+    for r in result.rows:
+        best = fastest.get(r.region)
+        time = _time(r)
+        fastest[r.region] = time if best is None else min(best, time)
+    rows = [
+        [
+            f"{r.region} ×{r.instances}" if r.instances > 1 else str(r.region),
+            str(r.rank),
+            el("code", r.genome),
+            f"{r.kernels:,}",
+            units.seconds(r.predicted),
+            f"{units.seconds(r.measured)} ± {units.seconds(r.iqr)}"
+            if r.measured is not None
+            else None,
+            f"{_time(r) / fastest[r.region]:.2f}×" if fastest[r.region] else None,
+            _status(r, r in winners),
+        ]
+        for r in result.rows
+    ]
+    head = [("region", "num"), ("rank", "num"), "genome", ("kernels", "num"),
+            ("predicted", "num"), ("measured", "num"), ("to the fastest", "num"),
+            "verdict"]  # fmt: skip
+    marks = [r in winners for r in result.rows]
+    return table(head, rows, label="candidates", marked=lambda i: marks[i],
+                 all_at="result.table()")  # fmt: skip
+
+
+def _time(row: Row) -> float:
+    return row.measured if row.measured is not None else row.predicted
+
+
+def _winners(result: Result) -> list[Row]:
+    """For each region, the fastest row that was not rejected, by measured time where known."""
+    out = []
+    for region in dict.fromkeys(r.region for r in result.rows):
+        left = [r for r in result.rows if r.region == region and r.status != "rejected"]
+        timed = [r for r in left if r.measured is not None]
+        if left:
+            out.append(min(timed or left, key=_time))
+    return out
+
+
+def _status(row: Row, winner: bool) -> Html:
+    if row.status == "rejected":
+        rule = f", by rule {row.rule}" if row.rule else ""
+        return el("span", f"✗ {row.reason}{rule}", class_="bad")
+    if row.status == "verified":
+        return el("span", "✓ verified" + (", chosen" if winner else ""), class_="good")
+    return el("span", "chosen, not measured" if winner else row.status, class_="muted")
+
+
+def rejection_table(result: Result) -> Html:
+    """How many genomes ended how; the counts add up."""
+    rows = []
+    for reason, count in result.rejections().itertuples(index=False):
+        share = count / result.considered if result.considered else 0.0
+        rows.append([reason, f"{count:,}", el("span", f"{share:.0%}", meter(share))])
+    rows.append([el("b", "total"), el("b", f"{result.considered:,}"), ""])
+    head = ["outcome", ("genomes", "num"), ("share", "num")]
+    return table(head, rows, label="outcomes", all_at="result.rejections()")
+
+
+def _points(result: Result) -> dict[int, list[Row]]:
+    out: dict[int, list[Row]] = {}
+    for r in result.rows:
+        if r.measured is not None:
+            out.setdefault(r.region, []).append(r)
+    return out
+
+
+def scatter_svg(result: Result, *, standalone: bool = False) -> Html:
+    """Measured over predicted time; on the diagonal the cost model is right."""
+    series = [
+        chart.Series(
+            f"region {region}",
+            [(r.predicted, r.measured or 0.0) for r in rows],
+            "points",
+            [_title(r) for r in rows],
+        )
+        for region, rows in _points(result).items()
+    ]
+    return chart.plot(
+        "Measured over predicted seconds of each candidate",
+        chart.Axis("predicted", log=True, show=units.seconds),
+        chart.Axis("measured", log=True, show=units.seconds),
+        series,
+        width=520,
+        height=320,
+        diagonal=True,
+        standalone=standalone,
+    )
+
+
+def _title(r: Row) -> str:
+    return (
+        f"{r.genome}, {units.plural(r.kernels, 'kernel')}: predicted "
+        f"{units.seconds(r.predicted)}, measured {units.seconds(r.measured)}, {r.status}"
+    )
+
+
+def scatter(result: Result) -> Any:
+    """`scatter_svg` as an interactive plotly figure."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for region, rows in _points(result).items():
+        figure.add_trace(
+            go.Scatter(
+                x=[r.predicted for r in rows],
+                y=[r.measured for r in rows],
+                error_y={"array": [r.iqr / 2 for r in rows]},
+                mode="markers",
+                name=f"region {region}",
+                text=[_title(r) for r in rows],
+                hoverinfo="text",
+            )
+        )
+    figure.update_layout(
+        xaxis={"type": "log", "title": "predicted, s"},
+        yaxis={"type": "log", "title": "measured, s"},
+        template="plotly_white",
+    )
+    return figure
