@@ -25,6 +25,10 @@ _HOME = {
     "Diff": "compare",
     "OPS": "ops",
     "Op": "ops",
+    "Instance": "regions",
+    "Program": "regions",
+    "Region": "regions",
+    "partition": "regions",
     "bind_symbols": "symbolic",
     "specialize": "symbolic",
     "Graph": "tensor",
@@ -44,12 +48,15 @@ __all__ = [
     "Hlir",
     "Index",
     "InputSpec",
+    "Instance",
     "Node",
     "Op",
     "Operand",
     "OutputSpec",
+    "Program",
     "Ref",
     "Reference",
+    "Region",
     "Source",
     "Tensor",
     "TorchName",
@@ -59,6 +66,7 @@ __all__ = [
     "dtype",
     "load",
     "parse",
+    "partition",
     "regroup",
     "run",
     "specialize",
@@ -80,6 +88,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir.index import Index
     from luminal_lab.hlir.interpreter import Reference, run
     from luminal_lab.hlir.ops import OPS, Op
+    from luminal_lab.hlir.regions import Instance, Program, Region, partition
     from luminal_lab.hlir.storage import load
     from luminal_lab.hlir.symbolic import bind_symbols, specialize
     from luminal_lab.hlir.tensor import Graph, Tensor

@@ -239,6 +239,8 @@ def _outputs(hlir: Hlir) -> Iterator[str]:
     names = {spec.name for spec in hlir.inputs}
     for spec in hlir.outputs:
         title = f"the output {spec.name!r}"
+        if spec.name in names:
+            yield f"{title} has the name of an input"
         if not 0 <= spec.value.node < len(hlir.nodes):
             yield f"{title} is %{spec.value.node}, and there are {len(hlir.nodes)} nodes"
             continue
