@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
+from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.graph import Node
-from luminal_lab.runtime.program import Code, Routine
+from luminal_lab.runtime.cache import digest
+from luminal_lab.runtime.native import native
+from luminal_lab.runtime.program import Code, KernelCode, Routine
 from luminal_lab.search.candidate import LibraryKernel
 
 if TYPE_CHECKING:
@@ -31,15 +34,19 @@ def library_code(kernel: LibraryKernel) -> Code:
 
 
 def _custom(kernel: LibraryKernel) -> Code:
-    """An ATen operator; attrs `target`, `template`, and `result` when it returns several."""
+    """An ATen operator: attrs `target`, `template`, and `result`, which of its results.
+
+    `result` is None for a single one, and a tuple for a kernel that writes several.
+    """
     first = kernel.buffers[kernel.writes[0]]
     node = Node("Custom", (), first.shape, first.dtype, dict(kernel.attrs))
+    wanted = kernel.attrs.get("result")
+    numbers = wanted if isinstance(wanted, tuple) else (wanted,)
 
     def run(reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         results = apply.call_aten(node, reads)
-        chosen = results if len(writes) > 1 else (results[kernel.attrs.get("result") or 0],)
-        for out, result in zip(writes, chosen):
-            out.copy_(result)
+        for out, number in zip(writes, numbers, strict=True):
+            out.copy_(results[number or 0])
 
     return Routine(str(kernel.attrs["target"]), run)
 
@@ -55,7 +62,124 @@ def _scatter(kernel: LibraryKernel) -> Code:
     return Routine(f"scatter_{mode}", run)
 
 
-_ROUTINES: Mapping[str, Callable[[LibraryKernel], Any]] = {
+def _gemm(kernel: LibraryKernel) -> Code:
+    """A matrix product, attrs as `GemmForm`: operands A, B and perhaps a bias over n.
+
+    In float32 it is a C function that calls the BLAS inside PyTorch, one call per batch; in
+    other types, or where that BLAS is not exported, PyTorch's own product.
+    """
+    every = all(kernel.buffers[n].dtype is F32 for n in (*kernel.reads, *kernel.writes))
+    if every and native().bind_blas():
+        return _sgemm(kernel)
+    return Routine("gemm", lambda reads, writes: _torch_product(kernel, reads, writes))
+
+
+_SGEMM = """
+extern void (*ll_sgemm)(const char *, const char *, const int *, const int *, const int *,
+                        const float *, const float *, const int *, const float *, const int *,
+                        const float *, float *, const int *);
+extern void ll_parallel_for(void (*)(void *, long, long), void *, long, long, long);
+"""
+_BIAS = """
+static void {entry}_bias(void *ctx, long lo, long hi) {{
+  char *const *b = ctx;
+  for (long r = lo; r < hi; ++r) {{
+    long i = r % {m};
+    float *c = (float *)b[3] + {row_offset} + i * {cm};
+    const float *bias = (const float *)b[2];
+    for (long j = 0; j < {n}; ++j) c[j] = bias[j * {stride}];
+  }}
+}}
+"""
+_CALL = """
+void {entry}(char *const *b, long threads) {{
+  (void)threads;
+  const int m = {n}, n = {m}, k = {k}, lda = {ldb}, ldb = {lda}, ldc = {ldc};
+  const float one = 1, beta = {beta};
+{fill}{loops}
+    ll_sgemm("{tb}", "{ta}", &m, &n, &k, &one, (const float *)b[1] + {b_offset}, &lda,
+             (const float *)b[0] + {a_offset}, &ldb, &beta,
+             (float *)b[{out}] + {c_offset}, &ldc);
+}}
+"""
+
+
+def _sgemm(kernel: LibraryKernel) -> KernelCode:
+    """C of the product. The BLAS is column-major: it computes C^T = B^T A^T."""
+    at = kernel.attrs
+    m, n, k = (int(at[x]) for x in "mnk")
+    (am, ak), (bk, bn), (cm, _) = at["a"], at["b"], at["c"]
+    ta, lda = ("N", am) if ak == 1 or k == 1 else ("T", ak)
+    tb, ldb = ("N", bk) if bn == 1 or n == 1 else ("T", bn)
+    batch: Sequence[Sequence[int]] = at["batch"]
+    loops = "".join(
+        f"  for (long i{d} = 0; i{d} < {row[0]}; ++i{d})\n" for d, row in enumerate(batch)
+    )
+
+    def offset(column: int) -> str:
+        terms = [f"i{d} * {row[column]}" for d, row in enumerate(batch)]
+        return " + ".join(terms) or "0"
+
+    def row_offset() -> str:
+        """Where the C of batch number r / m begins."""
+        terms, below = [], m
+        for row in reversed(batch):
+            terms.append(f"r / {below} % {row[0]} * {row[3]}")
+            below *= row[0]
+        return " + ".join(reversed(terms)) or "0"
+
+    biased = at["bias"] is not None
+    rows = m
+    for row in batch:
+        rows *= row[0]
+    entry = "gemm_" + digest(repr(sorted(at.items())))[:12]
+    fields = {
+        "entry": entry,
+        "m": m,
+        "n": n,
+        "k": k,
+        "cm": cm,
+        "ta": ta,
+        "tb": tb,
+        "lda": max(lda, 1, k if ta == "N" else m),
+        "ldb": max(ldb, 1, n if tb == "N" else k),
+        "ldc": max(cm, 1, n),
+        "stride": at["bias"],
+        "beta": int(biased),
+        "out": 3 if biased else 2,
+        "loops": loops,
+        "row_offset": row_offset(),
+        "a_offset": offset(1),
+        "b_offset": offset(2),
+        "c_offset": offset(3),
+        "fill": f"  ll_parallel_for({entry}_bias, (void *)b, {rows}, 64, threads);\n"
+        if biased
+        else "",
+    }
+    text = _SGEMM + (_BIAS.format(**fields) if biased else "") + _CALL.format(**fields)
+    return KernelCode(entry, text, (*kernel.reads, *kernel.writes))
+
+
+def _torch_product(
+    kernel: LibraryKernel, reads: Sequence[Tensor], writes: Sequence[Tensor]
+) -> None:
+    import torch
+
+    at = kernel.attrs
+    m, n, k = at["m"], at["n"], at["k"]
+    sizes = [row[0] for row in at["batch"]]
+    strides = [[row[column] for row in at["batch"]] for column in (1, 2, 3)]
+    a = reads[0].as_strided((*sizes, m, k), (*strides[0], *at["a"]))
+    b = reads[1].as_strided((*sizes, k, n), (*strides[1], *at["b"]))
+    out = writes[0].as_strided((*sizes, m, n), (*strides[2], *at["c"]))
+    result = torch.matmul(a, b)
+    if at["bias"] is not None:
+        result += reads[2].as_strided((n,), (at["bias"],))
+    out.copy_(result)
+
+
+_ROUTINES: Mapping[str, Callable[[LibraryKernel], Code]] = {
     "custom": _custom,
+    "gemm": _gemm,
     "scatter": _scatter,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from typing import Any
 
@@ -13,8 +14,10 @@ from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.graph import Hlir, InputSpec, Node, Operand, OutputSpec
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.view import View
+from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.executable import Executable, build
-from luminal_lab.runtime.program import Code, KernelCode
+from luminal_lab.runtime.native import native
+from luminal_lab.runtime.program import Code, KernelCode, Routine
 from luminal_lab.search.candidate import Call, Candidate
 
 LOOP = """
@@ -138,3 +141,16 @@ void k_packed(char *const *b, long threads) {{
 def changed(thing: Any, **fields: Any) -> Any:
     """`dataclasses.replace`, untyped."""
     return dataclasses.replace(thing, **fields)
+
+
+def run_code(code: Code, tensors: list[torch.Tensor], writes: int = 1) -> None:
+    """Run one kernel's code on tensors, those that it writes last."""
+    if isinstance(code, Routine):
+        code.run(tensors[:-writes], tensors[-writes:])
+        return
+    native()
+    library = cc.load(cc.shared_library([cc.Unit(code.entry, code.text)]))
+    table = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+    entry = getattr(library, code.entry)
+    entry.argtypes = (ctypes.c_void_p, ctypes.c_long)
+    entry(ctypes.addressof(table), torch.get_num_threads())
