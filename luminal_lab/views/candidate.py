@@ -28,7 +28,8 @@ from luminal_lab.views.svg import Arrow, Box, Diagram, capped, draw, to_digraph
 from luminal_lab.views.terms import terms
 
 BUFFERS_DRAWN = 40  # programs with more calls are drawn without the temporaries in between
-_NAME = 28  # characters of a buffer's name
+WEIGHTS_DRAWN = 6  # programs with more calls are drawn without their weights
+_NAME = 34  # characters of a buffer's name
 _SHOWN = 40  # kernels whose mathematics is written out
 
 
@@ -58,9 +59,8 @@ def body(candidate: Candidate) -> list[Html]:
             ]
         ),
         scroll(draw(graph), label="kernels and buffers", tall=True),
-        el("p", f"{graph.note}. " if graph.note else "",
-           "Dashed boxes are buffers; rest the pointer on a kernel for its mathematics.",
-           class_="muted"),
+        el("p", "Dashed boxes are buffers; rest the pointer on a kernel for its mathematics"
+           + (f"; {graph.note}." if graph.note else "."), class_="muted"),
         kernel_table(candidate),
         fold("What each kernel computes", *mathematics(candidate)),
         fold(f"All {units.plural(len(candidate.calls), 'call')}", call_table(candidate)),
@@ -93,16 +93,17 @@ def diagram(candidate: Candidate) -> Diagram:
     """Calls and buffers; equal layers are drawn once."""
     shown, hidden = _folded(candidate)
     with_temporaries = len(shown) <= BUFFERS_DRAWN
+    with_weights = len(shown) <= WEIGHTS_DRAWN
     boxes: list[Box] = []
     arrows: dict[tuple[str, str], Arrow] = {}
     maker: dict[str, str] = {}
     drawn: set[str] = set()
 
-    def buffer_box(name: str) -> str:
+    def buffer_box(name: str, region: str) -> str:
         key = f"b{name}"
         if name not in drawn:
             drawn.add(name)
-            boxes.append(_buffer_box(candidate, name))
+            boxes.append(_buffer_box(candidate, name, region))
         return key
 
     for s in shown:
@@ -113,19 +114,24 @@ def diagram(candidate: Candidate) -> Diagram:
             if name in maker:
                 _arrow(arrows, maker[name], key, _describe(candidate, name))
             elif candidate.kinds[name] == "arg" or (with_temporaries and name not in hidden):
-                if candidate.kinds[name] in ("weight", "constant") and len(shown) > 12:
+                if candidate.kinds[name] in ("weight", "constant") and not with_weights:
                     continue
-                _arrow(arrows, buffer_box(name), key, _describe(candidate, name))
+                box = buffer_box(name, s.call.region)
+                _arrow(arrows, box, key, _describe(candidate, name))
         boxes.append(_call_box(candidate, s))
         for name in dict.fromkeys(s.call.bind[b] for b in _writes(kernel)):
             if candidate.kinds[name] == "output" or with_temporaries:
-                _arrow(arrows, key, buffer_box(name), _describe(candidate, name))
+                box = buffer_box(name, s.call.region)
+                _arrow(arrows, key, box, _describe(candidate, name))
                 maker[name] = f"b{name}"
             else:
                 maker[name] = key
-    note = ""
+    notes = []
     if hidden:
-        note = "a kernel with ×n stands for n equal layers, each fed by the one before"
+        notes.append("a kernel with ×n stands for n equal layers, each fed by the one before")
+    if not with_weights:
+        notes.append("weights are not drawn")
+    note = "; ".join(notes)
     return Diagram(f"Kernels of candidate {candidate.name}", tuple(boxes),
                    tuple(arrows.values()), note)  # fmt: skip
 
@@ -177,11 +183,10 @@ def _call_box(candidate: Candidate, shown: _Shown) -> Box:
     )
 
 
-def _buffer_box(candidate: Candidate, name: str) -> Box:
+def _buffer_box(candidate: Candidate, name: str, region: str) -> Box:
     buffer = candidate.buffers[name]
-    short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
-    return Box(f"b{name}", short, f"{buffer.dtype} {units.shape(buffer.shape)}",
-               _describe(candidate, name), "buffer")  # fmt: skip
+    kind = f"{buffer.dtype} {units.shape(buffer.shape)}"
+    return Box(f"b{name}", short(name, region), kind, _describe(candidate, name), "buffer")
 
 
 def _describe(candidate: Candidate, name: str) -> str:
@@ -266,14 +271,17 @@ def _renamed(roots: Sequence[Value], names: Mapping[str, str]) -> list[Value]:
     return [done[r] for r in roots]
 
 
+def short(name: str, region: str = "") -> str:
+    """A buffer's name within its layer, cut at the front when it is long."""
+    name = name.removeprefix(f"{region}.")
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
 def first_bind(candidate: Candidate, kernel: int) -> Mapping[str, str]:
-    """What the buffers of a kernel are called in its first call, without long prefixes."""
+    """What the buffers of a kernel are called in its first call, without the layer's path."""
     for call in candidate.calls:
         if call.kernel == kernel:
-            return {
-                own: name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
-                for own, name in call.bind.items()
-            }
+            return {own: short(name, call.region) for own, name in call.bind.items()}
     return {}
 
 

@@ -15,8 +15,13 @@ def to_html(result: Result) -> str:
     return fragment(card("Search", *body(result)))
 
 
-def body(result: Result) -> list[Html]:
-    """The content of `to_html`."""
+def body(result: Result, with_best: bool = True) -> list[Html]:
+    """The content of `to_html`.
+
+    Arguments:
+        result: What to show.
+        with_best: Whether to show the best candidate too.
+    """
     verified = sum(r.status == "verified" for r in result.rows)
     out = [
         facts(
@@ -39,9 +44,9 @@ def body(result: Result) -> list[Html]:
         out.append(scroll(scatter_svg(result), label="predicted against measured"))
     out.append(el("h4", "What became of everything that was considered"))
     out.append(rejection_table(result))
-    out.append(
-        fold(f"The best: candidate {result.best.name}", *candidate_view.body(result.best))
-    )
+    if with_best:
+        best = candidate_view.body(result.best)
+        out.append(fold(f"The best: candidate {result.best.name}", *best))
     return out
 
 
