@@ -49,9 +49,16 @@ class Worker:
     def request(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send one request and wait for its answer, or for what the death of the child tells.
 
+        A child that was killed from outside (by a user, or for the memory of somebody else) is
+        replaced, and asked again once.
+
         Raises:
             KeyboardInterrupt: on Ctrl-C; the child is ended.
         """
+        answer = self._request(message)
+        return self._request(message) if answer.get("killed") else answer
+
+    def _request(self, message: Mapping[str, Any]) -> dict[str, Any]:
         child = self._start()
         assert child.stdin is not None
         try:
@@ -170,7 +177,7 @@ class Exchange:
             self.offsets[name] = total
             total += region_bytes(nbytes)
         folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        descriptor, self.path = tempfile.mkstemp(prefix="luminal-", dir=folder)
+        descriptor, self.path = tempfile.mkstemp(prefix=f"luminal-{os.getpid()}-", dir=folder)
         try:
             # Reserve the pages now: a full disk is an error here, and a bus error later.
             if hasattr(os, "posix_fallocate"):

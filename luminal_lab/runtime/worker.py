@@ -12,6 +12,7 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import signal
 import sys
 import time
@@ -266,6 +267,7 @@ def main() -> None:
     """Serve requests until standard input ends."""
     if sys.platform == "linux":  # die with the parent, even in the middle of a kernel
         _LIBC.prctl(1, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected here, a dump is not
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     # Answers leave through a descriptor of their own: a library may print to standard output.
     answers = os.fdopen(os.dup(1), "w")

@@ -1,0 +1,105 @@
+import dataclasses
+
+import pytest
+import torch
+
+from luminal_lab.errors import CacheError, LuminalError
+from luminal_lab.runtime.calibration import cache_sizes, calibrate, fingerprint
+from luminal_lab.runtime.executable import build
+from luminal_lab.runtime.profiling import Profile, compulsory_bytes, profile
+from luminal_lab.runtime.program import Routine
+from luminal_lab.search.machine import Machine
+from tests.runtime import programs
+
+pytestmark = pytest.mark.usefixtures("c_compiler")
+
+
+@pytest.fixture
+def profiled(affine):
+    exe, _ = affine
+    return profile(exe, (torch.randn(64, 40),), repeats=5)
+
+
+def test_every_call_is_timed(profiled):
+    assert [c.name for c in profiled.calls] == ["k_mul", "k_add"]
+    assert [k.calls for k in profiled.kernels] == [1, 1]
+    assert all(len(c.seconds) == 5 for c in profiled.calls)
+    assert profiled.calls[0].start == 0
+    assert sum(k.median for k in profiled.kernels) < profiled.total
+    assert sum(r["share"] for r in profiled.rows()) == pytest.approx(1)
+    assert profiled.kernels[0].bytes == 3 * 64 * 40 * 4
+
+
+def test_its_views(profiled, tmp_path):
+    assert "k_mul" in profiled.text()
+    assert list(profiled.table()["name"]) == [r["name"] for r in profiled.rows()]
+    assert profiled.graph().source.count("->") == 1
+    assert "whole call" in profiled.diff(profiled)
+    assert "text/plain" in profiled._repr_mimebundle_()
+    path = tmp_path / "profile.json"
+    profiled.save(path)
+    assert Profile.load(path) == profiled
+    path.write_text("{}")
+    with pytest.raises(CacheError, match="not a saved profile"):
+        Profile.load(path)
+
+
+def test_python_steps_are_timed():
+    candidate, code, _ = programs.affine()
+
+    def multiply(reads, writes):
+        torch.mul(reads[0], reads[1], out=writes[0])
+
+    exe = build(candidate, code={**code, 0: Routine("mul", multiply)})
+    p = profile(exe, (torch.randn(64, 40),), repeats=3)
+    assert [c.name for c in p.calls] == ["mul", "k_add"]
+    assert all(s > 0 for c in p.calls for s in c.seconds)
+
+
+def test_too_fast_to_be_true():
+    """A kernel that beats the memory is flagged, if its operands are not in cache."""
+    from luminal_lab.runtime.profiling import KernelTime
+
+    honest = KernelTime(0, "k", 1, (1e-3,), 10**8, 0.0, 1e-3, True)
+    assert not honest.faster_than_memory
+    assert dataclasses.replace(honest, seconds=(1e-4,)).faster_than_memory
+    assert not dataclasses.replace(honest, seconds=(1e-4,), outside=False).faster_than_memory
+
+
+def test_bytes_of_a_partial_read():
+    from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value
+    from luminal_lab.hlir.dtypes import F32
+    from luminal_lab.hlir.index import Index
+
+    i = Index.axis("i")
+    load = Value("load", (), ("b0", (i * 2,)), dtype=F32)
+    buffers = {"b0": Buffer("b0", (1000,), F32), "b1": Buffer("b1", (100,), F32)}
+    kernel = Kernel((KernelOutput("b1", (i,), load),), buffers, {"i": 100})
+    assert compulsory_bytes(kernel) == 800
+
+
+def test_the_interpreter_has_no_kernels(affine):
+    exe, _ = affine
+    exe.program = None
+    with pytest.raises(LuminalError, match="no kernels to time"):
+        profile(exe, (torch.randn(64, 40),))
+
+
+def test_calibration_is_remembered(fresh_cache):
+    first = calibrate(1)
+    assert first.threads == 1
+    assert 1e8 < first.bandwidth <= first.l3_bandwidth <= first.l2_bandwidth
+    assert first.dot_flops > 1e8
+    assert first.special_ops > 1e6
+    again = calibrate(1)
+    stored = list((fresh_cache / "machine").glob("*.json"))
+    assert not stored or again == first
+    for path in stored:
+        path.write_text("{")
+    assert isinstance(calibrate(1), Machine)
+
+
+def test_what_calibration_depends_on():
+    assert fingerprint(1) != fingerprint(2)
+    l1, l2, l3 = cache_sizes()
+    assert 0 < l1 <= l2 <= l3
