@@ -103,6 +103,12 @@ class Lowerer:
         name = f"{target._schema.name.split('::')[1]}.{target._overloadname}"
         if name in _CHECKS:
             return None
+        if target._schema.is_mutable:
+            raise CaptureError(
+                f"{target} changes a tensor in place",
+                where=self.graph.source.line,
+                fix="functionalize the graph first (torch.export and torch.compile do)",
+            )
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int, float, bool, torch.SymFloat, torch.SymBool)):
             return value

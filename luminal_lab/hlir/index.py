@@ -57,6 +57,9 @@ class Index:
 
     @staticmethod
     def _make(terms: dict[Atom, int], const: int) -> Index:
+        while (joined := _join_remainder(terms)) is not None:
+            terms, more = joined
+            const += more
         kept = [(a, c) for a, c in terms.items() if c != 0]
         return Index(tuple(sorted(kept, key=lambda t: (-abs(t[1]), str(t[0])))), const)
 
@@ -91,6 +94,10 @@ class Index:
         lo, hi = rest.bounds(extents)
         if lo // k == hi // k:
             return out + lo // k
+        if (atom := rest._atom) is not None and atom.op == "//":
+            return out + atom.inner.floordiv(atom.by * k, extents)
+        if atom is not None and atom.by % k == 0:
+            return out + atom.inner.floordiv(k, extents).mod(atom.by // k, extents)
         if split := rest._split(k, extents):
             g, high, _ = split
             return out + high.floordiv(k // g, extents)
@@ -104,10 +111,20 @@ class Index:
         lo, hi = rest.bounds(extents)
         if lo // k == hi // k:
             return rest - (lo // k) * k
+        if (atom := rest._atom) is not None and atom.op == "%" and atom.by % k == 0:
+            return atom.inner.mod(k, extents)
         if split := rest._split(k, extents):
             g, high, low = split
             return high.mod(k // g, extents) * g + low
         return Index(((DivMod("%", rest, k), 1),))
+
+    @property
+    def _atom(self) -> DivMod | None:
+        """The floor-division or remainder that the whole expression is, if it is one."""
+        if self.const == 0 and len(self.terms) == 1 and self.terms[0][1] == 1:
+            atom = self.terms[0][0]
+            return atom if isinstance(atom, DivMod) else None
+        return None
 
     def _split(self, k: int, extents: Extents) -> tuple[int, Index, Index] | None:
         """`(g, high, low)`: `self == g*high + low`, `0 <= low < g`, and `g > 1` divides `k`."""
@@ -236,6 +253,33 @@ class Index:
         if it.peek() is not None:
             raise HlirError(f"unexpected {it.peek()!r} in the index expression {text!r}")
         return out
+
+
+def _join_remainder(terms: dict[Atom, int]) -> tuple[dict[Atom, int], int] | None:
+    """One step of `x//k*k + x%k = x` and `x//k%m*k + x%k = x%(k*m)`; None when there is none.
+
+    Returns the other terms with the joined one, and what is added to the constant.
+    """
+    for low, c in terms.items():
+        if not c or isinstance(low, str) or low.op != "%":
+            continue
+        for high, d in terms.items():
+            if isinstance(high, str) or d != c * low.by or high == low:
+                continue
+            rest = {a: n for a, n in terms.items() if a not in (low, high)}
+            if high.op == "//" and (high.inner, high.by) == (low.inner, low.by):
+                joined = low.inner
+            elif high.op == "%":
+                joined = high.inner * low.by + Index(((low, 1),))
+                if any(a == low for a, _ in joined.terms):
+                    continue
+                joined = Index(((DivMod("%", joined, low.by * high.by), 1),))
+            else:
+                continue
+            for atom, n in joined.terms:
+                rest[atom] = rest.get(atom, 0) + n * c
+            return rest, joined.const * c
+    return None
 
 
 class _Tokens:

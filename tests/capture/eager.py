@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from luminal_lab.capture.dynamo import decompositions, lower_graph
@@ -23,7 +24,7 @@ _TABLE = decompositions()
 
 def lower(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> Hlir:
     """The Hlir of a function, by the lowerings that the torch.compile backend uses."""
-    traced = make_fx(fn, decomposition_table=_TABLE, tracing_mode="fake")(*args)
+    traced = make_fx(functionalize(fn), decomposition_table=_TABLE, tracing_mode="fake")(*args)
     hlir, constants = lower_graph(traced, {})
     assert not constants
     return check(hlir)
