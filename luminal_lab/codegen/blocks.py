@@ -1,9 +1,4 @@
-"""Block programs: kernels for targets that compute on whole blocks (Triton, Metal).
-
-`block_schedule` (`block_schedule.py`) says which axes are cut into blocks, and
-`lower_blocks` (`block_lower.py`) makes the tile program; the renderers are `triton.py` and
-`metal.py`.
-"""
+"""Programs on whole blocks, for Triton and Metal: their schedules and their lowering."""
 
 from __future__ import annotations
 

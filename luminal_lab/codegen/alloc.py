@@ -1,0 +1,171 @@
+"""Where locals live: their blocks, their space, and the layout of their memory.
+
+A local's scope is the innermost loop body that holds every statement that touches it. The block of
+an axis there is what the local holds of that axis. When no loop between the scope and any of the
+statements splits an axis of it, its points are known in the text and it lives in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from luminal_lab.codegen.terms import reads
+from luminal_lab.codegen.tile import (
+    Accumulate,
+    Assign,
+    Dim,
+    Fold,
+    Init,
+    Local,
+    Loop,
+    Space,
+    Store,
+    TileProgram,
+    is_local,
+    walk,
+)
+from luminal_lab.hlir.dtypes import DType
+
+MAX_REGISTERS = 64  # vectors (or scalars) that one local may spread over
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the lowering knows about a local before its scope is known."""
+
+    dtype: DType
+    axes: tuple[str, ...]
+    layout: tuple[tuple[str, int], ...]
+    lanes: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Touch:
+    path: tuple[Loop, ...]
+    vector: str | None
+    kind: str
+    top: int
+    order: tuple[int, ...]
+
+
+def allocate(
+    program: TileProgram, shapes: Mapping[str, Shape], build: set[str] | frozenset[str]
+) -> TileProgram:
+    """The program with its locals."""
+    touches: dict[str, list[_Touch]] = {}
+    for nodes in (program.build, program.body):
+        _collect(nodes, (), (), touches)
+    locals_ = {}
+    for name, seen in touches.items():
+        locals_[name] = _local(name, shapes[name], seen, program, name in build)
+    return replace(program, locals=locals_)
+
+
+def _collect(nodes, path, order, touches) -> None:
+    for k, node in enumerate(nodes):
+        here = (*order, k)
+        if isinstance(node, Loop):
+            _collect(node.body, (*path, node), here, touches)
+            continue
+        names: dict[str, str] = {}
+        if isinstance(node, Init | Assign | Accumulate | Fold):
+            names[node.local] = "write"
+        if isinstance(node, Fold):
+            names.setdefault(node.source, "fold")
+        if isinstance(node, Assign | Accumulate | Store):
+            for n in reads(node.value):
+                if is_local(n):
+                    names.setdefault(n, "read")
+        for n, kind in names.items():
+            touch = _Touch(path, node.vector, kind, here[0], here)
+            touches.setdefault(n, []).append(touch)
+
+
+def _local(
+    name: str, shape: Shape, seen: list[_Touch], program: TileProgram, build: bool
+) -> Local:
+    common = list(seen[0].path)
+    for t in seen[1:]:
+        keep = 0
+        while keep < min(len(common), len(t.path)) and common[keep] is t.path[keep]:
+            keep += 1
+        del common[keep:]
+    if build:
+        common = []
+    dims = []
+    for a in shape.axes:
+        loop = next((lp for lp in reversed(common) if lp.axis == a), None)
+        size = min(loop.step, program.extents[a]) if loop else program.extents[a]
+        dims.append(Dim(a, size, loop.var if loop else ""))
+    space = _space(shape, dims, common, seen, program, build)
+    layout = _fit_layout(shape, dims)
+    pad = 0
+    if space != "register" and layout:
+        last = layout[-1][0]
+        size = next(d.size for d in dims if d.axis == last)
+        panels = any(a == last and g > 1 for a, g in layout)
+        if not panels and len(layout) > 1:
+            row = -(-size // program.lanes) * program.lanes
+            if (row * shape.dtype.bytes) % 1024 == 0:
+                row += program.lanes
+            pad = row - size
+    return Local(name, shape.dtype, shape.axes, tuple(dims), space, layout, shape.lanes, pad)
+
+
+def _fit_layout(shape: Shape, dims: list[Dim]) -> tuple[tuple[str, int], ...]:
+    """The layout, with panels no wider than the block."""
+    return shape.layout or tuple((d.axis, 1) for d in dims)
+
+
+def _space(shape, dims, common, seen, program: TileProgram, build: bool) -> Space:
+    if build:
+        return "build"
+    if not any(loop.kind == "grid" for loop in common):
+        top = {t.top for t in seen}
+        in_grid = any(loop.kind == "grid" for t in seen for loop in t.path)
+        if in_grid or len(top) > 1:
+            return (
+                "shared"
+                if in_grid
+                else (
+                    "shared"
+                    if not _registers(shape, dims, common, seen, program)
+                    else "register"
+                )
+            )
+    if _in_prefix(common, seen):
+        return "thread"
+    return "register" if _registers(shape, dims, common, seen, program) else "thread"
+
+
+def _in_prefix(common, seen) -> bool:
+    """Whether it is written in an outer grid loop and read in an inner one."""
+    depth = len(common)
+    return any(loop.kind == "grid" for t in seen for loop in t.path[depth:])
+
+
+def _registers(shape, dims, common, seen, program: TileProgram) -> bool:
+    """Whether every point is known in the text of each statement that touches it."""
+    if program.style == "block":
+        return True
+    size = 1
+    axes = {d.axis: d.size for d in dims} | dict(shape.lanes)
+    vectors = {t.vector for t in seen if t.kind != "fold"} & set(axes)
+    if len(vectors) > 1:
+        return False
+    vector = next(iter(vectors), None)
+    for t in seen:
+        if t.kind == "fold":
+            continue
+        if vector is not None and t.vector != vector and axes[vector] > 1:
+            return False
+    lane_axes = {a for a, _ in shape.lanes}
+    for a, n in axes.items():
+        size *= -(-n // program.lanes) if a == vector else n
+        if a in lane_axes:
+            continue
+        for t in seen:
+            if any(loop.axis == a for loop in t.path[len(common) :]):
+                return False
+    return size <= MAX_REGISTERS

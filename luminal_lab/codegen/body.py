@@ -1,0 +1,300 @@
+"""A kernel as a list of statements over axes: the form that schedules and the lowering work on.
+
+`statements(kernel)` cuts the values at their reductions. Every reduction, every store, and every
+value that is worth computing once becomes a `Stmt`, in an order in which arguments come first; a
+statement reads another one's result as a load of the local `%name`. Before that
+* loads get one flat index, axes of extent 1 disappear,
+* a reduction of a reduction (same op, one user) becomes one reduction over both axes,
+* bound axes are renamed onto each other where that makes terms equal, and apart where a product
+  would reduce an axis that is also one of its kernel's output axes (`rename.py`),
+* axes that always occur together as `a*extent(b) + b` become one axis.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from luminal_lab.codegen import terms
+from luminal_lab.codegen.rename import alpha_rename
+from luminal_lab.codegen.terms import const, ref
+from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.index import DivMod, Index
+
+
+@dataclass(frozen=True)
+class Stmt:
+    """One statement over an iteration space.
+
+    Arguments:
+        name: Name of its result, `%…`; for a store the buffer's name.
+        kind: `reduce`, `online`, `set` or `store`.
+        values: The value; for `online` the three values s, c, w.
+        dtype: Of the result.
+        axes: The free axes of the result.
+        over: The axes that it reduces.
+        op: `add` or `max` (`reduce`).
+        index: Where it stores (`store`).
+        after: Names of statements that must precede it though it does not read them.
+        target: The local that it writes when that is not its own name (carried state).
+        layout: Memory layout of its result, when it is not the plain one.
+    """
+
+    name: str
+    kind: str
+    values: tuple[Value, ...]
+    dtype: DType
+    axes: frozenset[str]
+    over: tuple[str, ...] = ()
+    op: str = ""
+    index: Index | None = None
+    after: tuple[str, ...] = ()
+    target: str = ""
+    layout: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def value(self) -> Value:
+        """The value, or an online reduction's s."""
+        return self.values[0]
+
+    @property
+    def space(self) -> frozenset[str]:
+        """The axes of its iteration space."""
+        return self.axes | frozenset(self.over)
+
+    def reads(self) -> tuple[str, ...]:
+        """What it reads: buffers and locals."""
+        out: dict[str, None] = {}
+        for v in self.values:
+            out.update(dict.fromkeys(terms.reads(v)))
+        return tuple(out)
+
+    def deps(self) -> tuple[str, ...]:
+        """Names of the statements that must precede it."""
+        return (*(n for n in self.reads() if n.startswith("%")), *self.after)
+
+    def map(self, f) -> Stmt:
+        """The statement with each of its values mapped."""
+        return replace(self, values=tuple(f(v) for v in self.values))
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel's statements, with the extents of their axes."""
+
+    kernel: Kernel
+    stmts: tuple[Stmt, ...]
+    extents: Mapping[str, int]
+    buffers: Mapping[str, Buffer]
+    names: Counter = field(default_factory=Counter)
+
+    def stores(self) -> tuple[Stmt, ...]:
+        """The statements that write buffers."""
+        return tuple(s for s in self.stmts if s.kind == "store")
+
+
+def statements(kernel: Kernel) -> Body:
+    """The statements of a kernel, arguments before users."""
+    extents = dict(kernel.extents)
+    values = [o.value for o in kernel.outputs]
+    values = _simplify(values, kernel.buffers, extents)
+    values = alpha_rename(values, [_out_axes(o.index) for o in kernel.outputs], extents)
+    stmts = _cut(values)
+    unit = {a: Index.num(0) for a, n in extents.items() if n == 1}
+    for out, value in zip(kernel.outputs, stmts[1]):
+        buffer = kernel.buffers[out.buffer]
+        index = terms.flat_index(buffer, out.index).substitute(unit, extents)
+        if buffer.numel:
+            stmts[0].append(
+                Stmt(
+                    out.buffer,
+                    "store",
+                    (value,),
+                    value.dtype,
+                    index.axes | value.free,
+                    index=index,
+                )
+            )
+    body = Body(kernel, tuple(stmts[0]), extents, kernel.buffers)
+    return _merge_axes(_only_needed(body))
+
+
+def _out_axes(index: tuple[Index, ...]) -> frozenset[str]:
+    return frozenset().union(*(i.axes for i in index)) if index else frozenset()
+
+
+def _only_needed(body: Body) -> Body:
+    needed: set[str] = set()
+    kept: list[Stmt] = []
+    for s in reversed(body.stmts):
+        if s.kind == "store" or s.name in needed:
+            kept.append(s)
+            needed.update(s.deps())
+    return replace(body, stmts=tuple(reversed(kept)))
+
+
+def _identity(op: str, dtype: DType):
+    if op == "add":
+        return False if dtype.kind == "bool" else (0 if dtype.is_int else 0.0)
+    if dtype.is_float:
+        return float("-inf")
+    if dtype.kind == "bool":
+        return False
+    return 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
+
+
+identity = _identity
+
+
+def _simplify(values, buffers, extents) -> list[Value]:
+    """Flat loads; no axis of extent 1; reductions of empty axes are constants."""
+    unit = {a: Index.num(0) for a, n in extents.items() if n == 1}
+
+    def step(v: Value, args: tuple[Value, ...]) -> Value:
+        if v.op == "load":
+            flat = terms.flatten_loads(v, args, buffers, extents)
+            if flat.op != "load":
+                return flat
+            index = (flat.attrs[1][0].substitute(unit, extents),)
+            return terms.remake(flat, args, (flat.attrs[0], index, *flat.attrs[2:]))
+        if v.op == "iota":
+            index = v.attrs[0].substitute(unit, extents)
+            return (
+                terms.remake(v, args, (index,)) if index.terms else const(index.const, v.dtype)
+            )
+        if v.op == "red":
+            n = extents[v.attrs[1]]
+            if n == 1:
+                return args[0]
+            if n == 0:
+                return const(_identity(v.attrs[0], v.dtype), v.dtype)
+        if v.op == "online":
+            n = extents[v.attrs[0]]
+            if n == 0:
+                return const(0.0, v.dtype)
+            if n == 1:  # exp2(c*(s - s)) * w: not w, s may be infinite
+                s, c, w = args
+                gap = terms.op("add", s, terms.op("mul", s, const(-1.0, s.dtype)))
+                return terms.op("mul", terms.op("exp2", terms.op("mul", c, gap)), w)
+        return terms.remake(v, args)
+
+    return terms.rewrite(values, step)
+
+
+def _cut(values: list[Value]) -> tuple[list[Stmt], list[Value]]:
+    """Statements for all reductions; the values with references to them."""
+    users: Counter[Value] = Counter()
+    for v in postorder(values):
+        users.update(v.args)
+    users.update(values)
+    out: dict[str, Stmt] = {}
+    by_value: dict[Value, Stmt] = {}
+
+    def step(v: Value, args: tuple[Value, ...]) -> Value:
+        if v.op == "red":
+            op, axis = v.attrs
+            over, value = (axis,), args[0]
+            inner = by_value.get(v.args[0])
+            if inner and inner.op == op and users[v.args[0]] == 1 and axis not in inner.over:
+                over, value = (axis, *inner.over), inner.value
+                del out[inner.name]
+            axes = value.free - set(over)
+            s = Stmt(f"%r{len(by_value)}", "reduce", (value,), v.dtype, axes, over, op)
+        elif v.op == "online":
+            axes = frozenset().union(*(a.free for a in args)) - {v.attrs[0]}
+            s = Stmt(f"%o{len(by_value)}", "online", args, v.dtype, axes, (v.attrs[0],))
+        else:
+            return terms.remake(v, args)
+        by_value[v] = s
+        out[s.name] = s
+        return ref(s.name, sorted(s.axes), v.dtype)
+
+    new = terms.rewrite(values, step)
+    return list(out.values()), new
+
+
+def _merge_axes(body: Body) -> Body:
+    """Fuse pairs of axes that always occur as `a*extent(b) + b`, to a fixpoint."""
+    while True:
+        pair = _mergeable(body)
+        if pair is None:
+            return body
+        body = _merge(body, *pair)
+
+
+def _indices(body: Body):
+    for s in body.stmts:
+        if s.index is not None:
+            yield s.index
+        for v in postorder(s.values):
+            if v.op == "iota":
+                yield v.attrs[0]
+            elif v.op == "load" and not v.attrs[0].startswith("%"):
+                yield v.attrs[1][0]
+
+
+def _mergeable(body: Body) -> tuple[str, str] | None:
+    spaces = [(s.axes, frozenset(s.over)) for s in body.stmts]
+    reds = [frozenset(i.single for i in v.attrs[1]) for s in body.stmts for v in postorder(s.values)
+            if v.op == "load" and v.attrs[0].startswith("%")]  # fmt: skip
+    indices = list(dict.fromkeys(_indices(body)))
+    locked: set[str] = set()  # axes inside // and %
+    pairs: dict[tuple[str, str], None] = {}
+    for index in indices:
+        bare = [(a, c) for a, c in index.terms if isinstance(a, str)]
+        for atom, _ in index.terms:
+            if isinstance(atom, DivMod):
+                locked |= atom.inner.axes
+        for a, ca in bare:
+            for b, cb in bare:
+                if a != b and ca == cb * body.extents.get(b, 0) and not a.startswith("@"):
+                    pairs.setdefault((a, b))
+    for s in body.stmts:
+        if s.kind == "online":
+            locked |= set(s.over)
+    for a, b in pairs:
+        if a in locked or b in locked:
+            continue
+        together = all((a in x) == (b in x) for axes, over in spaces for x in (axes, over))
+        together = together and all((a in r) == (b in r) for r in reds)
+        if together and all(i.coef(a) == i.coef(b) * body.extents[b] for i in indices):
+            return a, b
+    return None
+
+
+def _merge(body: Body, a: str, b: str) -> Body:
+    new = f"{a}_{b}"
+    while new in body.extents:
+        new += "_"
+    extents = {**body.extents, new: body.extents[a] * body.extents[b]}
+    by = {a: Index.num(0), b: Index.axis(new)}
+
+    def step(v: Value, args: tuple[Value, ...]) -> Value:
+        if v.op == "load" and v.attrs[0].startswith("%"):
+            names = [i.single for i in v.attrs[1]]
+            kept = sorted({new if n in (a, b) else n for n in names})
+            return ref(v.attrs[0], kept, v.dtype)
+        if v.op == "load":
+            index = (v.attrs[1][0].substitute(by, extents),)
+            return terms.remake(v, args, (v.attrs[0], index, *v.attrs[2:]))
+        if v.op == "iota":
+            return terms.remake(v, args, (v.attrs[0].substitute(by, extents),))
+        return terms.remake(v, args)
+
+    def fused(names):
+        return [new if n == b else n for n in names if n != a]
+
+    stmts = []
+    for s in body.stmts:
+        stmts.append(
+            replace(
+                s,
+                values=tuple(terms.rewrite(s.values, step)),
+                axes=frozenset(fused(s.axes)),
+                over=tuple(fused(s.over)),
+                index=s.index and s.index.substitute(by, extents),
+            )
+        )
+    return replace(body, stmts=tuple(stmts), extents=extents)

@@ -1,0 +1,352 @@
+"""The lowering: statements and a schedule become a tile program.
+
+One recursion over loops does it. For the next loop axis `a` of the order, statements fall into
+*phases* (`analysis.runs`): what does not depend on `a` comes before its first loop; each loop
+over `a` holds the statements of one phase; a reduction over `a` is a plain value after its loop.
+The same recursion emits the shared loops (grid and serial), and then, for each nest, its inner
+loops down to the block of points that a statement handles at once.
+
+Products get operands in scratch (`_stage_products`), online reductions become ordinary
+statements with carried state at their loop (`online.py`), and what every loop may skip follows
+from the predicates of selects (`predicates.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from luminal_lab.codegen import alloc, analysis, nests, online, predicates, terms
+from luminal_lab.codegen.body import Body, Stmt, identity
+from luminal_lab.codegen.dots import Product, is_constant, products
+from luminal_lab.codegen.schedule import Schedule, body_of
+from luminal_lab.codegen.terms import op, ref
+from luminal_lab.codegen.tile import (
+    Accumulate,
+    Assign,
+    Fold,
+    Init,
+    Loop,
+    LoopKind,
+    Node,
+    Store,
+    TileProgram,
+)
+from luminal_lab.egraph.values import Kernel, Value
+from luminal_lab.search.machine import Machine
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One loop of an order: an axis in blocks of `step` points."""
+
+    axis: str
+    step: int
+    kind: LoopKind
+    vector: bool = False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where the recursion is.
+
+    Arguments:
+        path: The enclosing loops: (axis, variable, step).
+        opened: Reductions whose accumulator exists already.
+        nest: The whole order of the current nest; empty in shared loops.
+        shared: Whether a grid loop has been entered.
+    """
+
+    path: tuple[tuple[str, str, int], ...] = ()
+    opened: frozenset[str] = frozenset()
+    nest: tuple[Entry, ...] = ()
+    shared: bool = False
+
+    def step(self, axis: str, extents) -> int:
+        """The block of an axis: the step of its innermost loop."""
+        for a, _, step in reversed(self.path):
+            if a == axis:
+                return step
+        return extents[axis]
+
+
+def lower(
+    kernel: Kernel, schedule: Schedule | None = None, machine: Machine | None = None
+) -> TileProgram:
+    """Turn a kernel into a tile program.
+
+    Arguments:
+        kernel: What to compute.
+        schedule: How; the default schedule when None.
+        machine: For which machine; the default one when None.
+
+    Raises:
+        ScheduleError: when the schedule does not fit the kernel.
+    """
+    from luminal_lab.codegen.schedule import default_schedule
+
+    machine = machine or Machine()
+    schedule = schedule or default_schedule(kernel, machine)
+    if schedule.style == "block":
+        from luminal_lab.codegen.blocks import lower_blocks
+
+        return lower_blocks(body_of(kernel), schedule)
+    return Lowering(body_of(kernel), schedule, machine).run()
+
+
+class Lowering:
+    """One kernel's lowering; `run` once."""
+
+    def __init__(self, body: Body, schedule: Schedule, machine: Machine):
+        self.body, self.schedule, self.machine = body, schedule, machine
+        self.extents = dict(body.extents)
+        self.lanes = machine.vector_bytes // 4
+        self.names: Counter[str] = Counter()
+        self.shapes: dict[str, alloc.Shape] = {}
+        self.last: dict[str, str] = {}  # innermost layout axis of locals
+        self.products: dict[str, Product] = {}
+        self.build_names: set[str] = set()
+        self.build_stmts: list[Stmt] = []
+
+    def run(self) -> TileProgram:
+        """The tile program."""
+        stmts = nests.hoist(list(self.body.stmts), self)
+        stmts = nests.keep_values(stmts, self)
+        stmts = nests.stage_products(stmts, self)
+        order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
+        order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
+        body = self.top(stmts, order)
+        build = self.top(self.build_stmts, ()) if self.build_stmts else ()
+        kernel = self.body.kernel
+        program = TileProgram(
+            kernel=kernel,
+            extents=self.extents,
+            buffers=self.body.buffers,
+            reads=kernel.reads(),
+            writes=kernel.writes(),
+            locals={},
+            body=tuple(body),
+            build=tuple(build),
+            style=self.schedule.style,
+            lanes=self.lanes,
+            parallel=self._worth_threads(stmts),
+            schedule=self.schedule,
+            nodes=kernel.nodes,
+        )
+        return alloc.allocate(program, self.shapes, self.build_names)
+
+    def _worth_threads(self, stmts: Sequence[Stmt]) -> bool:
+        """More than about 20 microseconds of work on one thread."""
+        total = 0
+        for s in stmts:
+            each = sum(terms.work(v) for v in s.values) + 1
+            total += analysis.points(s.space, self.extents) * each
+        return total > 1_000_000
+
+    # ------------------------------------------------------------------ names
+
+    def fresh(self, stem: str) -> str:
+        """A new local name."""
+        self.names[stem] += 1
+        count = self.names[stem]
+        return f"%{stem}" if count == 1 and f"%{stem}" not in self.shapes else f"%{stem}{count}"
+
+    def inherit(self, name: str, other: str) -> None:
+        """`name` is a part of the product `other`: it has the same nest."""
+        if other in self.products:
+            self.products[name] = self.products[other]
+
+    def declare(self, s: Stmt, lanes: tuple[tuple[str, int], ...] = ()) -> None:
+        """Note the shape of the local that a statement writes."""
+        name = s.target or s.name
+        if name in self.shapes and not lanes:
+            return
+        axes = tuple(sorted(s.axes))
+        layout = s.layout or tuple((a, 1) for a in self._layout(axes, s))
+        self.shapes[name] = alloc.Shape(s.dtype, axes, layout, lanes)
+        if layout:
+            self.last[name] = layout[-1][0]
+
+    def _layout(self, axes: tuple[str, ...], s: Stmt) -> list[str]:
+        """Plain layouts put the axis that consumers reduce, or the longest one, last."""
+        reduced = [a for t in self.body.stmts for a in t.over]
+        return sorted(axes, key=lambda a: (a in reduced, self.extents[a], a))
+
+    # ------------------------------------------------------------------ the recursion
+
+    def top(self, stmts: Sequence[Stmt], order: tuple[Entry, ...]) -> list[Node]:
+        """Statements outside of every grid loop."""
+        if not stmts:
+            return []
+        order = tuple(e for e in order if any(e.axis in s.space for s in stmts))
+        if not order or order[0].kind != "grid":
+            own = self._own_grid(stmts)
+            if not own:
+                return self.emit(stmts, order, Scope())
+            order = own + order
+        entry, rest = order[0], order[1:]
+        out: list[Node] = []
+        for looped, part in analysis.runs(stmts, entry.axis):
+            if not looped:
+                out += self.top(part, tuple(e for e in order if e.kind != "grid"))
+            elif any(entry.axis in s.over for s in part):
+                out += self.emit(part, tuple(e for e in rest if e.kind != "grid"), Scope())
+            else:
+                out += self.loop(entry, part, rest, Scope())
+        return out
+
+    def _own_grid(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
+        """A grid for statements that the kernel's own grid does not cover."""
+        reduced = {a for s in stmts for a in s.over}
+        common = frozenset.intersection(*(s.axes for s in stmts)) - reduced
+        if not common:
+            return ()
+        out, tasks = [], 1
+        first = stmts[0]
+        order = [a for a, _ in first.layout] or sorted(common)
+        for a in dict.fromkeys(order):
+            if a not in common or tasks >= 8 * self.machine.threads or self.extents[a] < 2:
+                continue
+            granule = max((g for b, g in first.layout if b == a), default=1)
+            n = self.extents[a]
+            block = max(granule, min(64 if granule == 1 else granule, n))
+            if granule == 1 and a != order[-1]:
+                block = max(1, min(n, -(-n // 16)))
+            out.append(Entry(a, min(block, n), "grid"))
+            tasks *= -(-n // block)
+        return tuple(out)
+
+    def emit(self, stmts: Sequence[Stmt], order: tuple[Entry, ...], scope: Scope) -> list[Node]:
+        """Statements under the loops of `scope`, with the loops of `order` still to come."""
+        if not stmts:
+            return []
+        while order and not any(order[0].axis in s.space for s in stmts):
+            order = order[1:]
+        if not order:
+            return self.leaf(stmts, scope) if scope.nest else self.finish(stmts, scope)
+        entry, rest = order[0], order[1:]
+        out: list[Node] = []
+        for looped, part in analysis.runs(stmts, entry.axis, scope.opened):
+            out += (
+                self.loop(entry, part, rest, scope) if looped else self.emit(part, rest, scope)
+            )
+        return out
+
+    def loop(
+        self, entry: Entry, part: Sequence[Stmt], rest: tuple[Entry, ...], scope: Scope
+    ) -> list[Node]:
+        """One loop over an axis, with accumulators around it."""
+        axis, kind = entry.axis, entry.kind
+        reducing = any(axis in s.over for s in part)
+        if kind == "grid" and reducing:
+            kind = "serial"
+        if not scope.nest and kind == "serial" and entry.step >= scope.step(axis, self.extents):
+            return self.emit(part, rest, scope)  # one block: nothing is carried
+        before: list[Node] = []
+        after: list[Stmt] = []
+        inner = list(part)
+        opened = scope.opened
+        folds: list[Node] = []
+        if scope.nest:
+            for s in part:
+                if axis in s.over and s.name not in opened:
+                    before.append(self._open(s, scope))
+                    opened |= {s.name}
+                    folds += self._fold(s, scope)
+        elif reducing:
+            inner, inits, after = online.carry(part, axis, self)
+            before += inits
+        depth = sum(1 for a, _, _ in scope.path if a == axis)
+        var = axis + "'" * depth
+        outer = next((v for a, v, _ in reversed(scope.path) if a == axis), "")
+        child = replace(
+            scope,
+            path=(*scope.path, (axis, var, entry.step)),
+            opened=opened,
+            shared=scope.shared or kind == "grid",
+        )
+        bodies = (
+            predicates.segments(inner, axis, entry.step, child, self)
+            if not scope.nest
+            else [((), (), inner)]
+        )
+        out = before
+        for lo, hi, stmts in bodies:
+            nodes = tuple(self.emit(stmts, rest, child))
+            out.append(Loop(axis, var, entry.step, kind, nodes, lo, hi, outer))
+        out += folds
+        out += (
+            self.emit(after, tuple(e for e in rest if e.kind == "inner"), scope)
+            if after
+            else []
+        )
+        return out
+
+    # ------------------------------------------------------------------ reductions in a nest
+
+    def _lanes_of(self, s: Stmt, scope: Scope) -> tuple[tuple[str, int], ...]:
+        """The block of the vector axis, when a statement reduces it."""
+        vector = [e for e in scope.nest if e.vector and e.axis in s.space]
+        if vector and vector[-1].axis in s.over:
+            return ((vector[-1].axis, vector[-1].step),)
+        return ()
+
+    def _vector(self, s: Stmt, scope: Scope) -> str | None:
+        vector = [e for e in scope.nest if e.vector and e.axis in s.space]
+        return vector[-1].axis if vector else None
+
+    def _open(self, s: Stmt, scope: Scope) -> Node:
+        lanes = self._lanes_of(s, scope)
+        if not lanes:
+            self.declare(s)
+            return Init(s.name, identity(s.op, s.dtype), self._vector(s, scope))
+        self.declare(s)
+        wide = s.name + ".lanes"
+        self.shapes[wide] = alloc.Shape(s.dtype, tuple(sorted(s.axes)), (), lanes)
+        return Init(wide, identity(s.op, s.dtype), lanes[0][0])
+
+    def _fold(self, s: Stmt, scope: Scope) -> list[Node]:
+        lanes = self._lanes_of(s, scope)
+        return [Fold(s.name, s.op, s.name + ".lanes", None)] if lanes else []  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------ leaves
+
+    def finish(self, stmts: Sequence[Stmt], scope: Scope) -> list[Node]:
+        """The shared loops are done: make nests, or whole-block statements."""
+        pending = [s for s in stmts if s.kind == "online"]
+        if pending:
+            stmts = online.whole(stmts, self)
+        out: list[Node] = []
+        for group in nests.groups(stmts, scope, self):
+            order = tuple(group.order)
+            sub = replace(scope, nest=order or (Entry("", 1, "inner"),))
+            out += self.emit(group.stmts, order, sub)
+        return out
+
+    def leaf(self, stmts: Sequence[Stmt], scope: Scope) -> list[Node]:
+        """Statements on the current blocks."""
+        out: list[Node] = []
+        for s in stmts:
+            vector = self._vector(s, scope) if scope.nest else None
+            if s.kind == "store":
+                assert s.index is not None
+                out.append(Store(s.name, s.index, s.value, vector))
+                continue
+            if s.kind == "reduce":
+                lanes = self._lanes_of(s, scope) if scope.nest else ()
+                name = s.name + ".lanes" if lanes else s.name
+                dot = s.name in self.products
+                out.append(Accumulate(name, s.op, s.value, vector, dot))  # type: ignore[arg-type]
+                continue
+            self.declare(s)
+            out.append(Assign(s.target or s.name, s.value, vector))
+        return out
+
+
+def combine(op_name: str, a: Value, b: Value) -> Value:
+    """`a op b` for a reduction's op."""
+    return op("maximum" if op_name == "max" else "add", a, b)
+
+
+__all__ = ["Entry", "Lowering", "Scope", "combine", "is_constant", "lower", "products", "ref"]

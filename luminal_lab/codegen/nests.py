@@ -1,0 +1,340 @@
+"""What happens around nests: values computed once, operands in scratch, and groups of statements.
+
+A *nest* is the loop order of one product, or of one group of everything else. Statements are
+dealt to groups in order; each group has at most one vector axis per statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from luminal_lab.codegen import analysis, terms
+from luminal_lab.codegen.body import Stmt
+from luminal_lab.codegen.dots import Product, is_constant, products
+from luminal_lab.codegen.terms import ref
+from luminal_lab.egraph.values import Value
+from luminal_lab.hlir.dtypes import F32
+
+if TYPE_CHECKING:
+    from luminal_lab.codegen.lower import Entry, Lowering, Scope
+
+
+# --------------------------------------------------------------------------- values computed once
+
+
+def hoist(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Give expensive terms that lack an axis of their statement a statement of their own."""
+    out: list[Stmt] = []
+    made: dict[Value, Value] = {}
+    for s in stmts:
+        by: dict[Value, Value] = {}
+        for root in s.values:
+            for v in _invariant(root, s, low):
+                if v not in made:
+                    name = low.fresh("t")
+                    out.append(Stmt(name, "set", (v,), v.dtype, v.free))
+                    made[v] = ref(name, sorted(v.free), v.dtype)
+                by[v] = made[v]
+        out.append(s.map(lambda v, by=by: terms.replace_terms(v, by)))
+    return out
+
+
+def _invariant(root: Value, s: Stmt, low: Lowering) -> list[Value]:
+    """Maximal expensive terms whose value is the same for at least four points of the space."""
+    found: dict[Value, None] = {}
+    stack, seen = [root], set()
+    while stack:
+        v = stack.pop()
+        if v in seen or not v.args:
+            continue
+        seen.add(v)
+        missing = analysis.points(s.space - v.free, low.extents)
+        if missing >= 4 and terms.is_expensive(v) and v.dtype.kind != "bool":
+            found.setdefault(v)
+        else:
+            stack.extend(reversed(v.args))
+    return list(found)
+
+
+def keep_values(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Keep expensive terms that two phases need, in scratch or in the output's own memory."""
+    mode = low.schedule.keep
+    if mode == "recompute":
+        return stmts
+    for v in analysis.shared_values(stmts):
+        users = [k for k, s in enumerate(stmts) if s.kind != "online" and _contains(s.value, v)]
+        first = users[0]
+        home = _output_home(v, stmts, low) if mode == "output" else None
+        if home is not None:
+            keeper = Stmt(home.name, "store", (v,), v.dtype, v.free, index=home.index)
+            assert home.index is not None
+            again = Value("load", (), (home.name, (home.index,)), dtype=v.dtype)
+            marker = low.fresh("kept")
+            keeper = replace(keeper, target=marker)
+            new = []
+            for k, s in enumerate(stmts):
+                if k == first:
+                    new.append(keeper)
+                if k in users:
+                    s = s.map(lambda x: terms.replace_terms(x, {v: again}))  # noqa: B023
+                    s = replace(s, after=(*s.after, marker))
+                new.append(s)
+            stmts = new
+            continue
+        name = low.fresh("e")
+        again = ref(name, sorted(v.free), v.dtype)
+        new = [s.map(lambda x: terms.replace_terms(x, {v: again})) for s in stmts]  # noqa: B023
+        new.insert(first, Stmt(name, "set", (v,), v.dtype, v.free))
+        stmts = new
+    return stmts
+
+
+def _contains(root: Value, v: Value) -> bool:
+    from luminal_lab.egraph.values import postorder
+
+    return any(t == v for t in postorder([root]))
+
+
+def _output_home(v: Value, stmts: Sequence[Stmt], low: Lowering) -> Stmt | None:
+    """A store whose elements can hold the term until the store itself happens."""
+    read = {n for s in stmts for n in s.reads()}
+    for s in stmts:
+        fits = s.kind == "store" and s.axes == v.free and s.dtype is v.dtype and v.dtype is F32
+        if fits and s.name not in read and _contains(s.value, v):
+            return s
+    return None
+
+
+# --------------------------------------------------------------------------- products
+
+
+def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Put the operands of products where their nests want them."""
+    body = replace(low.body, stmts=tuple(stmts))
+    found = {p.stmt.name: p for p in products(body, low.machine)}
+    tiles = dict(zip(found, low.schedule.tiles))
+    made: dict[tuple, Value] = {}
+    out: list[Stmt] = []
+    for s in stmts:
+        p = found.get(s.name)
+        if p is None:
+            out.append(s)
+            continue
+        if s.name in tiles:
+            p = replace(p, rows_tile=tiles[s.name][0], cols_tile=tiles[s.name][1])
+        low.products[s.name] = p
+        right = _stage_right(p, s, out, made, low)
+        if s.kind == "online":
+            out.append(replace(s, values=(*s.values[:2], right)))
+            continue
+        left = _stage_left(p, s, out, made, low)
+        out.append(replace(s, values=(terms.op("mul", left, right),)))
+    return out
+
+
+def _stage(v: Value, layout, stem: str, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    key = (v, layout)
+    if key not in made:
+        name = low.fresh(stem)
+        s = Stmt(name, "set", (v,), v.dtype, v.free, layout=layout)
+        if is_constant(v, low.body):
+            low.build_stmts.append(s)
+            low.build_names.add(name)
+        else:
+            out.append(s)
+        low.declare(s)
+        made[key] = ref(name, sorted(v.free), v.dtype)
+    return made[key]
+
+
+def _stage_right(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    """Columns: panels as wide as the register tile, one row of a panel per point reduced."""
+    v = p.right
+    rows = analysis.points(p.left.free - v.free, low.extents)
+    plain = (
+        v.op == "load" and not v.attrs[0].startswith("%") and len(v.attrs) == 2 and not v.args
+    )
+    if plain and v.dtype is F32 and not is_constant(v, low.body):
+        if terms.coefficient(v, p.col) == 1 and rows <= 4 * p.rows_tile:
+            return v
+    over = [a for a in s.over if a in v.free]
+    outer = sorted(v.free - {p.col} - set(over), key=lambda a: (a not in p.outer, a))
+    layout = (
+        *((a, 1) for a in outer),
+        (p.col, p.cols_tile),
+        *((a, 1) for a in over),
+        (p.col, 1),
+    )
+    return _stage(v, layout, "b", out, made, low)
+
+
+def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    """Rows: plain rows, read by broadcasts; a plain load is read where it is."""
+    v = p.left
+    over = [a for a in s.over if a in v.free]
+    if v.op == "load" and not v.args and v.dtype is F32 and len(v.attrs) == 2:
+        if v.attrs[0].startswith("%"):
+            return v
+        stride = terms.coefficient(v, p.row)
+        inner = terms.coefficient(v, over[-1])
+        few = low.extents[p.row] <= p.rows_tile
+        if (inner == 1 and stride is not None and (stride * 4) % 1024) or stride == 1 or few:
+            return v
+    rows = sorted(v.free - set(over) - {p.row})
+    layout = (*((a, 1) for a in rows), (p.row, 1), *((a, 1) for a in over))
+    return _stage(v, layout, "a", out, made, low)
+
+
+# --------------------------------------------------------------------------- groups
+
+
+@dataclass
+class Group:
+    """Statements of one nest, and the order of its loops."""
+
+    stmts: list[Stmt] = field(default_factory=list)
+    product: Product | None = None
+    vectors: set[str] = field(default_factory=set)
+    order: list[Entry] = field(default_factory=list)
+
+
+def groups(stmts: Sequence[Stmt], scope: Scope, low: Lowering) -> list[Group]:
+    """Deal statements to nests, in order."""
+    out: list[Group] = []
+    where: dict[str, int] = {}
+    for s in stmts:
+        first = max((where[d] for d in s.deps() if d in where), default=0)
+        p = low.products.get(s.name) if s.kind == "reduce" else None
+        vector = None if p else _vector(s, scope, low)
+        at = next(
+            (k for k in range(first, len(out)) if _joins(s, p, vector, out[k], scope, low)),
+            None,
+        )
+        if at is None:
+            at = len(out)
+            out.append(Group(product=p))
+        g = out[at]
+        g.stmts.append(s)
+        if vector and not g.product:
+            g.vectors.add(vector)
+        for name in (s.name, s.target):
+            if name:
+                where[name] = max(at, where.get(name, 0))
+    for g in out:
+        g.order = _product_order(g, low) if g.product else _plain_order(g, scope, low)
+    return out
+
+
+def _vector(s: Stmt, scope: Scope, low: Lowering) -> str | None:
+    block = {a: min(low.extents[a], scope.step(a, low.extents)) for a in s.space}
+    body = replace(low.body, extents={**low.extents, **block})
+    return analysis.vector_axis(s, body, low.last)
+
+
+def _joins(
+    s: Stmt, p: Product | None, vector: str | None, g: Group, scope: Scope, low: Lowering
+):
+    if p is not None:
+        q = g.product
+        same = q is not None and (q.row, q.col, s.space) == (p.row, p.col, g.stmts[0].space)
+        if not same or s.over != g.stmts[0].over:
+            return False
+        joint = sum(1 for t in g.stmts if t.kind == "reduce") + 1
+        room = {32: 28, 16: 13}.get(low.machine.registers, low.machine.registers - 4)
+        return joint * q.rows_tile * (q.cols_tile // low.lanes) <= room
+    if g.product is not None:
+        inside = {t.name for t in g.stmts}
+        tile_axes = g.stmts[0].axes
+        return (
+            s.kind != "reduce" and s.space == tile_axes and any(d in inside for d in s.deps())
+        )
+    wide = g.vectors | ({vector} if vector else set())
+    loops = {a for a in s.space if scope.step(a, low.extents) > 1 and low.extents[a] > 1}
+    if any(len(wide & _loops(t, scope, low)) > 1 for t in (*g.stmts, s)):
+        return False
+    shared = any(loops & _loops(t, scope, low) for t in g.stmts)
+    return bool(shared) or not loops
+
+
+def _loops(s: Stmt, scope: Scope, low: Lowering) -> set[str]:
+    return {a for a in s.space if scope.step(a, low.extents) > 1 and low.extents[a] > 1}
+
+
+def _product_order(g: Group, low: Lowering) -> list[Entry]:
+    from luminal_lab.codegen.lower import Entry
+
+    p = g.product
+    assert p is not None
+    first = g.stmts[0]
+    order = [Entry(a, 1, "inner") for a in sorted(first.axes - {p.row, p.col})]
+    order.append(Entry(p.col, p.cols_tile, "inner", True))
+    order.append(Entry(p.row, p.rows_tile, "inner"))
+    order += [Entry(a, 1, "inner") for a in first.over]
+    return order
+
+
+def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
+    """Row axes, reduced axes, then vector axes; wide accumulators for reductions of columns."""
+    from luminal_lab.codegen.lower import Entry
+
+    space = sorted(set().union(*(s.space for s in g.stmts)))
+    reduced = {a for s in g.stmts for a in s.over}
+    vectors = [a for a in space if a in g.vectors]
+    vectors.sort(key=lambda a: (a not in reduced, a))
+    rows = [a for a in space if a not in reduced and a not in vectors]
+    rows.sort(key=lambda a: (-_reach(a, g), a))
+    inner = [a for a in space if a in reduced and a not in vectors]
+    inner.sort(key=lambda a: (-_reach(a, g), a))
+    order = [Entry(a, 1, "inner") for a in rows]
+    lanes = _lanes(g, low)
+    if lanes == 1:
+        return order + [Entry(a, 1, "inner") for a in (*inner, *vectors)]
+    unroll = low.schedule.unroll
+    if any(analysis.is_heavy(s) for s in g.stmts):
+        unroll = min(unroll, 2)
+    block, steps = low.schedule.column_block
+    columns = [v for v in vectors if any(s.over and v in s.axes for s in g.stmts)]
+    for v in columns:
+        if scope.step(v, low.extents) > block:
+            order.append(Entry(v, block, "inner", True))
+    only = len(g.stmts) <= 2 and len(inner) == 1 and columns
+    for a in inner:
+        order.append(Entry(a, min(steps, low.extents[a]) if only else 1, "inner"))
+    for v in vectors:
+        size = scope.step(v, low.extents)
+        wide = max(1, min(unroll, -(-size // lanes)))
+        granule = _granule(v, g)
+        step = lanes * wide
+        if granule and step > granule:
+            step = granule
+        order.append(Entry(v, step, "inner", True))
+    return order
+
+
+def _granule(axis: str, g: Group) -> int:
+    """The panel width of an axis in the layouts that the group writes."""
+    out = 0
+    for s in g.stmts:
+        for a, step in s.layout:
+            if a == axis and step > 1:
+                out = step
+    return out
+
+
+def _reach(axis: str, g: Group) -> int:
+    """The largest stride of an axis, to put far jumps outside."""
+    out = 0
+    for s in g.stmts:
+        if s.index is not None:
+            out = max(out, abs(s.index.coef(axis)))
+        for v in analysis.loads(s):
+            if not v.attrs[0].startswith("%") and axis in v.free:
+                out = max(out, abs(terms.coefficient(v, axis) or 0))
+    return out
+
+
+def _lanes(g: Group, low: Lowering) -> int:
+    """Vector lanes of a group: fewer when it computes in 64 bits."""
+    return low.lanes

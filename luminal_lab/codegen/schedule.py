@@ -1,0 +1,273 @@
+"""Schedules: what the lowering may choose, and the choice that it makes by itself.
+
+A `Schedule` names the shared loops (grid, then serial) with their tiles, one register tile per
+product, and how values that several phases need are kept. Everything else (nests, vector axes,
+levels and layouts of scratch) follows from the body. `default_schedule` derives all of it;
+`schedule_space` lists the few points that are worth measuring, default first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from luminal_lab.codegen import analysis
+from luminal_lab.codegen.body import Body, Stmt, statements
+from luminal_lab.codegen.dots import Product, products
+from luminal_lab.egraph.values import Kernel
+from luminal_lab.errors import ScheduleError
+from luminal_lab.search.machine import Machine
+
+Keep = Literal["output", "scratch", "recompute"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One point of a kernel's schedule space.
+
+    Arguments:
+        style: `simd` (C) or `block` (Triton, Metal).
+        grid: Parallel loops, outermost first: (axis, points in a block).
+        serial: Shared loops inside the grid that carry reductions.
+        tiles: Register tile (rows, columns) of each product, in statement order (`simd`).
+        unroll: Vectors per step of a row loop (`simd`).
+        column_block: Points of a vector axis whose accumulators stay in the first-level cache
+            while another axis is reduced; and how many steps of that axis are unrolled inside.
+        keep: Where an expensive value lives that a later phase needs again.
+    """
+
+    style: Literal["simd", "block"] = "simd"
+    grid: tuple[tuple[str, int], ...] = ()
+    serial: tuple[tuple[str, int], ...] = ()
+    tiles: tuple[tuple[int, int], ...] = ()
+    unroll: int = 4
+    column_block: tuple[int, int] = (1024, 4)
+    keep: Keep = "output"
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Schedule:
+        """Read what `to_data` gave.
+
+        Raises:
+            ScheduleError: when it is something else.
+        """
+        try:
+            pairs = {
+                k: tuple(tuple(p) for p in data[k])
+                for k in ("grid", "serial", "tiles")
+                if k in data
+            }
+            rest = {k: v for k, v in data.items() if k not in pairs}
+            if "column_block" in rest:
+                rest["column_block"] = tuple(rest["column_block"])
+            return Schedule(**pairs, **rest)
+        except (TypeError, KeyError, ValueError) as error:
+            raise ScheduleError(f"not a schedule: {data!r} ({error})") from error
+
+
+@lru_cache(maxsize=256)
+def _cached_body(key: _Key) -> Body:
+    return statements(key.kernel)
+
+
+class _Key:
+    """A kernel as a cache key: kernels hold mappings, so they are compared by identity."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+
+    def __hash__(self) -> int:
+        return hash(id(self.kernel))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and other.kernel is self.kernel
+
+
+def body_of(kernel: Kernel) -> Body:
+    """The statements of a kernel, cached."""
+    return _cached_body(_Key(kernel))
+
+
+def default_schedule(
+    kernel: Kernel, machine: Machine | None = None, style: Literal["simd", "block"] = "simd"
+) -> Schedule:
+    """The schedule that needs no search: close to hand-written speed on the usual kernels."""
+    machine = machine or Machine()
+    body = body_of(kernel)
+    if style == "block":
+        from luminal_lab.codegen.blocks import block_schedule
+
+        return block_schedule(body, machine)
+    return _simd(body, machine)
+
+
+def _simd(body: Body, machine: Machine) -> Schedule:
+    dots = products(body, machine)
+    reduced = frozenset(a for s in body.stmts for a in s.over)
+    grid = main_grid(body, dots, machine)
+    serial = tuple(online_loops(body, dots, machine))
+    tiles = tuple((p.rows_tile, p.cols_tile) for p in dots)
+    heavy = any(analysis.is_heavy(s) for s in body.stmts)
+    del reduced
+    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4)
+
+
+def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
+    """A shared loop for the axis of every online reduction."""
+    seen: dict[str, int] = {}
+    for s in body.stmts:
+        if s.kind == "online":
+            axis = s.over[0]
+            has_dot = any(axis in p.stmt.space for p in dots)
+            block = 128 if has_dot else 4096
+            seen.setdefault(axis, min(block, body.extents[axis]))
+    return seen.items()
+
+
+def main_grid(
+    body: Body, dots: tuple[Product, ...], machine: Machine
+) -> tuple[tuple[str, int], ...]:
+    """Parallel loops over output axes that no statement reduces."""
+    stores = body.stores()
+    if not stores:
+        return ()
+    reduced = frozenset(a for s in body.stmts for a in s.over)
+    axes = frozenset.intersection(*(s.axes for s in stores)) - reduced
+    main = max(stores, key=lambda s: analysis.points(s.axes, body.extents))
+    ordered = [a for a in analysis.by_stride(main) if a in axes]
+    if dots:
+        return _dot_grid(body, dots, ordered, machine)
+    return _row_grid(body, main, ordered, machine)
+
+
+def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine):
+    """Rows of the output; a vector's worth of points stays inside a task."""
+    if not ordered:
+        return ()
+    extents = body.extents
+    vector = analysis.vector_axis(main, body)
+    column = [s for s in body.stmts if s.kind == "reduce" and vector in s.axes]
+    work = max(analysis.points(s.space, extents) for s in body.stmts)
+    tasks_wanted = 8 * machine.threads
+    grid: list[tuple[str, int]] = []
+    tasks = 1
+    per_task = work
+    for a in ordered:
+        n = extents[a]
+        if a == vector:
+            if tasks >= tasks_wanted and per_task <= 1 << 16:
+                break
+            lanes = machine.vector_bytes // 4
+            step = 2048 if column else 8192
+            want = max(1, tasks_wanted // tasks) if tasks < tasks_wanted else 1
+            block = max(lanes * 4, min(step, -(-n // want)))
+            block = -(-block // (lanes * 4)) * lanes * 4
+            if block < n:
+                grid.append((a, block))
+            break
+        if tasks >= tasks_wanted and per_task <= 1 << 14:
+            break
+        rows = max(1, min(n, (1 << 13) // max(1, per_task // n)))
+        if tasks * (n // rows) < tasks_wanted:
+            rows = max(1, min(rows, n * tasks // tasks_wanted))
+        grid.append((a, rows))
+        tasks *= -(-n // rows)
+        per_task = per_task // n * rows
+        if rows > 1:
+            break
+    return tuple(grid)
+
+
+def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine: Machine):
+    """Batch axes point by point, then blocks of rows, then of columns where rows are few."""
+    last = dots[-1]
+    extents = body.extents
+    row, col = last.row, last.col
+    grid: list[tuple[str, int]] = []
+    tasks = 1
+    rest = [a for a in ordered if a not in (row, col)]
+    for a in rest:
+        grid.append((a, 1))
+        tasks *= extents[a]
+    wanted = 8 * machine.threads
+    if row in ordered:
+        n, mr = extents[row], last.rows_tile
+        depth = analysis.points(last.stmt.over, extents)
+        cap = max(1, machine.l2 // 3 // (4 * max(depth, 1)) // mr) * mr
+        block = min(cap, mr * (5 if mr <= 8 or not online_axes(body) else 4))
+        if online_axes(body):
+            block = min(48, cap) // mr * mr or mr
+        if tasks >= wanted:
+            block = max(block, min(cap, 60 // mr * mr)) if not online_axes(body) else block
+        block = min(block, -(-n // mr) * mr)
+        if block < n or tasks == 1:
+            grid.append((row, block))
+            tasks *= -(-n // block)
+    if col in ordered and tasks < wanted:
+        n, nv = extents[col], last.cols_tile
+        want = -(-wanted // tasks)
+        block = max(nv, -(-n // want // nv) * nv)
+        if block < n:
+            grid.append((col, block))
+    return tuple((a, min(b, max(extents[a], 1))) for a, b in grid)
+
+
+def online_axes(body: Body) -> frozenset[str]:
+    """Axes of online reductions."""
+    return frozenset(s.over[0] for s in body.stmts if s.kind == "online")
+
+
+def schedule_space(kernel: Kernel, machine: Machine | None = None) -> list[Schedule]:
+    """At most 50 schedules worth measuring, the default first."""
+    machine = machine or Machine()
+    first = default_schedule(kernel, machine)
+    out: dict[Schedule, None] = {first: None}
+    for s in neighbours(kernel, first, machine):
+        out.setdefault(s)
+    return list(out)[:50]
+
+
+def neighbours(
+    kernel: Kernel, schedule: Schedule, machine: Machine | None = None
+) -> list[Schedule]:
+    """Schedules that differ from the given one in one choice."""
+    machine = machine or Machine()
+    body = body_of(kernel)
+    dots = products(body, machine)
+    out: list[Schedule] = []
+    if dots:
+        for k, (mr, nv) in enumerate(schedule.tiles):
+            for other in ((12, 32), (6, 64), (8, 48), (14, 16), (24, 16), (4, 64)):
+                fits = other[1] <= max(16, body.extents[dots[k].col])
+                if other != (mr, nv) and fits:
+                    tiles = (*schedule.tiles[:k], other, *schedule.tiles[k + 1 :])
+                    out.append(replace(schedule, tiles=tiles))
+        for k, (axis, block) in enumerate(schedule.grid):
+            if axis == dots[-1].row and block > 1:
+                for other in (block * 2, max(1, block // 2)):
+                    if other <= body.extents[axis]:
+                        grid = (*schedule.grid[:k], (axis, other), *schedule.grid[k + 1 :])
+                        out.append(replace(schedule, grid=grid))
+    for k, (axis, block) in enumerate(schedule.serial):
+        for other in (block * 2, block // 2):
+            if 32 <= other <= body.extents[axis]:
+                serial = (*schedule.serial[:k], (axis, other), *schedule.serial[k + 1 :])
+                out.append(replace(schedule, serial=serial))
+    if not dots:
+        for unroll in (1, 2, 4, 8):
+            if unroll != schedule.unroll:
+                out.append(replace(schedule, unroll=unroll))
+        if analysis.has_shared_phases(body):
+            for keep in ("output", "scratch", "recompute"):
+                if keep != schedule.keep:
+                    out.append(replace(schedule, keep=keep))
+        if analysis.has_columns(body):
+            for block in ((512, 4), (2048, 4), (1024, 8), (1024, 1)):
+                out.append(replace(schedule, column_block=block))
+    return list(dict.fromkeys(out))

@@ -1,0 +1,115 @@
+"""Compile a kernel, run it between canaries, and compare it with float64."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+
+import torch
+
+from luminal_lab import codegen
+from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.hlir.dtypes import DType
+from luminal_lab.runtime import compiler as cc
+from luminal_lab.runtime.native import native
+from luminal_lab.search.machine import Machine
+
+MACHINE = Machine(
+    vector_bytes=cc.cpu().vector_bytes, registers=32 if cc.cpu().vector_bytes == 64 else 16
+)
+GUARD = 4096
+
+
+class Compiled:
+    """A kernel in memory."""
+
+    def __init__(self, kernel: Kernel, schedule=None, machine: Machine = MACHINE):
+        native()
+        self.kernel = kernel
+        self.program = codegen.lower(kernel, schedule, machine)
+        codegen.verify(self.program)
+        self.source = codegen.render(self.program, "c", "kernel", machine.threads)
+        text = codegen.prelude(machine) + self.source.text
+        path = cc.shared_library([cc.Unit("kernel", text)])
+        self.library = cc.load(path)
+        self.threads = machine.threads
+
+    def arena(self, nbytes: int) -> torch.Tensor:
+        memory = torch.full((nbytes + 2 * GUARD + 64,), 0x5A, dtype=torch.uint8)
+        return memory
+
+    def pointer(self, memory: torch.Tensor) -> int:
+        base = memory.data_ptr() + GUARD
+        return -(-base // 64) * 64
+
+    def prepare(self, inputs: Mapping[str, torch.Tensor]):
+        kernel, source = self.kernel, self.source
+        self.memories: dict[str, tuple[torch.Tensor, int, int]] = {}
+        pointers = []
+        for k, name in enumerate(source.params):
+            b = kernel.buffers[name]
+            strides = b.element_strides
+            n = 1 + sum((d - 1) * s for d, s in zip(b.shape, strides)) if b.numel else 0
+            memory = self.arena(n * b.dtype.bytes)
+            at = self.pointer(memory)
+            self.memories[name] = (memory, at, n * b.dtype.bytes)
+            if name in inputs:
+                flat = view(memory, at, b.dtype, (n,), (1,))
+                if b.numel:
+                    flat.as_strided(b.shape, strides).copy_(inputs[name])
+            pointers.append(at)
+            del k
+        for p in source.packs:
+            memory = self.arena(p.nbytes)
+            self.memories[p.name] = (memory, self.pointer(memory), p.nbytes)
+            pointers.append(self.pointer(memory))
+        if source.workspace_bytes:
+            memory = self.arena(source.workspace_bytes)
+            memory.fill_(0xFF)  # NaN everywhere: nothing may rely on it
+            memory[:GUARD] = 0x5A
+            memory[-GUARD:] = 0x5A
+            self.memories["workspace"] = (memory, self.pointer(memory), source.workspace_bytes)
+            pointers.append(self.pointer(memory))
+        self.table = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
+        if source.packs:
+            self.library.kernel_pack(self.table, ctypes.c_long(self.threads))
+
+    def call(self) -> None:
+        self.library.kernel(self.table, ctypes.c_long(self.threads))
+
+    def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self.prepare(inputs)
+        before = {n: self.memories[n][0].clone() for n in inputs}
+        self.call()
+        for name, (memory, at, nbytes) in self.memories.items():
+            start = at - memory.data_ptr()
+            if name in inputs:
+                assert torch.equal(memory, before[name]), f"{name} was written"
+            low, high = memory[: min(start, GUARD)], memory[start + nbytes :]
+            high = high[-GUARD:] if name == "workspace" else high
+            assert (low == 0x5A).all(), f"written before {name}"
+            assert (high == 0x5A).all(), f"written after {name}"
+        out = {}
+        for o in self.kernel.outputs:
+            b = self.kernel.buffers[o.buffer]
+            memory, at, _ = self.memories[o.buffer]
+            if b.numel:
+                out[o.buffer] = view(memory, at, b.dtype, b.shape, b.element_strides).clone()
+            else:
+                out[o.buffer] = torch.empty(b.shape, dtype=torch_dtype(b.dtype))
+        return out
+
+
+def view(memory: torch.Tensor, at: int, dtype: DType, shape, strides) -> torch.Tensor:
+    start = at - memory.data_ptr()
+    tail = memory[start:]
+    tail = tail[: tail.numel() // dtype.bytes * dtype.bytes]
+    if tail.storage_offset() % dtype.bytes:
+        raise AssertionError("misaligned")
+    return tail.view(torch_dtype(dtype)).as_strided(
+        shape, strides, tail.storage_offset() // dtype.bytes
+    )
+
+
+__all__ = ["MACHINE", "Compiled", "Value", "postorder"]
