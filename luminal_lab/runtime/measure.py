@@ -79,6 +79,7 @@ class Worker:
             return {
                 "reason": "crashed",
                 "message": _death(code) + (f"\n{said}" if said else ""),
+                "killed": code == -signal.SIGKILL,
             }
         return json.loads(line)
 

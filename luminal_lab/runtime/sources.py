@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from luminal_lab.egraph.values import Kernel
+from luminal_lab.egraph.values import Kernel, postorder
+from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.program import Code, KernelCode
 from luminal_lab.search.candidate import Candidate, LibraryKernel
+from luminal_lab.search.kernel_text import canonical
 from luminal_lab.search.machine import Machine
 
 
@@ -66,7 +68,9 @@ def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
         chosen = schedule
     else:
         chosen = codegen.Schedule.from_data(schedule)
-    source = codegen.render(codegen.lower(kernel, chosen, machine), "c")
+    entry = entry_name(kernel, chosen)
+    program = codegen.lower(kernel, chosen, machine)
+    source = codegen.render(program, "c", entry, machine.threads)
     return KernelCode(
         source.entry,
         codegen.prelude(machine) + "\n" + source.text,
@@ -75,6 +79,28 @@ def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
         source.workspace_bytes,
         overwrites="restrict" not in source.text,
     )
+
+
+_TOLD = ("online", "red", "erf", "exp2", "log2", "sin", "sqrt", "mod", "select", "cast")
+
+
+def entry_name(kernel: Kernel, schedule: Any) -> str:
+    """A C name that tells kernels apart, and a reader what one does: `sum_max_exp2_1f0c2a7b`.
+
+    It follows from the kernel's text and its schedule, so equal kernels have equal names.
+    """
+    told: dict[str, None] = {}
+    for value in postorder(o.value for o in kernel.outputs):
+        if value.op == "red":
+            told.setdefault("max" if value.attrs[0] == "max" else "sum")
+        elif value.op in _TOLD:
+            told.setdefault(value.op)
+    ordered = sorted(told, key=_ORDER.__getitem__)[:3] or ["map"]
+    text = canonical(kernel)[1]
+    return "_".join((*ordered, digest(text, repr(schedule.to_data()))[:8]))
+
+
+_ORDER = {name: k for k, name in enumerate(("online", "sum", "max", *_TOLD[2:]))}
 
 
 @contextlib.contextmanager
