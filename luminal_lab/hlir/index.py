@@ -317,6 +317,8 @@ def _product(it: _Tokens) -> Index:
             if right.terms and out.terms:
                 raise HlirError(f"a product of two axes is not an index: {it.text!r}")
             out = right * out.const if right.terms else out * right.const
+        elif right.terms or right.const <= 0:
+            raise HlirError(f"the divisor of {op} is a positive number: {it.text!r}")
         else:
             out = Index(((DivMod(op, out, right.const), 1),))
     return out

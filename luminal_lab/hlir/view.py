@@ -32,12 +32,16 @@ class View:
     Arguments:
         index: One expression per dim of the producer, over axes of the consumer.
         guard: Affine expressions that must all be >= 0 for the read to happen.
-        fill: What is read where the guard is false.
+        fill: What is read where the guard is false (0 when there is no guard).
     """
 
     index: tuple[Index, ...]
     guard: tuple[Index, ...] = ()
     fill: Scalar = 0
+
+    def __post_init__(self) -> None:
+        if not self.guard:
+            object.__setattr__(self, "fill", 0)
 
     @staticmethod
     def identity(rank: int) -> View:

@@ -71,7 +71,6 @@ def test_the_text_form_is_golden_and_reads_back():
     back = parse(GOLDEN, {"head.bias": hlir.weights["head.bias"], "unknown": 1})
     assert back == hlir
     assert back.text() == GOLDEN
-    assert back.nodes == hlir.nodes or "nan" in GOLDEN
     assert [n.source for n in back.nodes] == [n.source for n in hlir.nodes]
     assert back.weights["head.bias"] is hlir.weights["head.bias"]
     assert list(back.weights) == ["head.bias"]
