@@ -31,6 +31,7 @@ class Step:
         tensors: The T-class of each canonical buffer name.
         writes: The T-classes that it makes.
         constant: Whether it reads nothing but constants.
+        body: What it was made from; None for several custom results made by one call.
     """
 
     kernel: AnyKernel
@@ -38,6 +39,7 @@ class Step:
     tensors: Mapping[str, int]
     writes: tuple[int, ...]
     constant: bool
+    body: Body | None = None
 
 
 class RegionKernels:
@@ -171,6 +173,7 @@ class RegionKernels:
                 {new: tensors[old] for new, old in back.items()},
                 (body.tensor,),
                 body.tensor in constants,
+                body,
             )
         return self._steps[key]
 

@@ -30,7 +30,8 @@ from luminal_lab.search.machine import Machine
 TILE = 128  # extent of a tile of an output axis that is not the innermost
 ROWS = 8  # rows that a thread works on at once
 OVERLAP = 0.3  # part of the shorter of compute and traffic that is not hidden by the longer
-NESTED_DOT = 0.6  # rate of a product whose result feeds another product in the same kernel
+NESTED_DOT = 0.5  # rate of a product whose result feeds another product in the same kernel
+STAGED = 2.0  # vector operations per element to put a product's operand into scratch
 LIBRARY_RATE = 0.5  # rate of a library's product against our own
 DISPATCH = 15e-6  # seconds to call an operator of PyTorch
 SERIAL = 0.3e-6  # seconds to call a kernel that uses one thread
@@ -114,6 +115,10 @@ class _Body:
         self.inline = self._inline_costs()
         self.dots = self._dots()
         self.constant = self._constant()
+        self.part_of = self._masked_axes()
+        self.on_axes = {v for v in self.order if not v.dtype.is_float} - {
+            v for v in self.order if any(u.op == "load" for u in postorder([v]))
+        }
         self.dot = self.vector = self.special = 0.0
         self.compute = 0.0
 
@@ -158,7 +163,7 @@ class _Body:
     def _dots(self) -> dict[Value, float]:
         """The dot-like reductions, with the part of the peak rate that they can reach."""
         out: dict[Value, float] = {}
-        beneath: dict[Value, bool] = {}  # a product that is not an `online`'s score
+        beneath: dict[Value, frozenset[Value]] = {}  # the products within a value
         length: dict[Value, float] = {}  # a chain of sums over a product reduces all its axes
         for v in reversed(self.order):
             if v.op == "red" and v.attrs[0] == "add":
@@ -166,23 +171,60 @@ class _Body:
                 if v.args[0].op == "red":
                     length[v.args[0]] = length[v]
         for v in self.order:
-            nested = any(beneath[a] for a in v.args)
-            factors = _factors(v)
-            if factors is not None:
-                a, b = factors
-                axis = bound_axis(v) or ""
-                m = self.points(a.free - b.free - {axis})
-                n = self.points(b.free - a.free - {axis})
-                if min(m, n) >= 4 and axis in a.free and axis in b.free:
-                    k = length.get(v) or self.points({axis})
-                    rate = k / (k + 4.0) * min(1.0, max(m, n) / 16)
-                    if v.op == "red" and nested:
-                        rate *= NESTED_DOT
-                    if v.op == "online" and beneath[v.args[2]]:
-                        rate *= NESTED_DOT
-                    out[v] = rate
-            beneath[v] = nested or v in out
+            inner = frozenset[Value]().union(*(beneath[a] for a in v.args))
+            rate = self._dot_rate(v, length.get(v, 0.0))
+            if rate is not None:
+                out[v] = rate
+                # An online's score is made block by block; any other product that feeds a
+                # product is made in scratch, at a tile that suits the outer one.
+                for d in inner if v.op == "red" else beneath[v.args[2]]:
+                    out[d] *= NESTED_DOT
+                inner |= {v}
+            beneath[v] = inner
         return out
+
+    def _dot_rate(self, v: Value, length: float) -> float | None:
+        factors = _factors(v)
+        axis = bound_axis(v)
+        if factors is None or axis is None:
+            return None
+        a, b = factors
+        m = self.points(a.free - b.free - {axis})
+        n = self.points(b.free - a.free - {axis})
+        if min(m, n) < 4 or axis not in a.free or axis not in b.free:
+            return None
+        k = length or self.extents[axis]
+        return k / (k + 4.0) * min(1.0, max(m, n) / 16)
+
+    def _masked_axes(self) -> dict[str, float]:
+        """Axes of which a mask leaves only a part: blocks that it hides are skipped.
+
+        An axis counts when all reductions over it are of a `select` between a value and minus
+        infinity by a condition on axes alone; half of it is taken to remain, less a block.
+        """
+        out: dict[str, float] = {}
+        whole: set[str] = set()
+        for v in self.order:
+            axis = bound_axis(v)
+            if axis is None:
+                continue
+            score = v.args[0]
+            if self._is_mask(score, axis) and (v.op == "online" or v.attrs[0] == "max"):
+                tile = min(TILE, self.extents[axis])
+                out[axis] = 0.5 + 0.5 * tile / self.extents[axis]
+            else:
+                whole.add(axis)
+        return {a: part for a, part in out.items() if a not in whole}
+
+    def _is_mask(self, score: Value, axis: str) -> bool:
+        if score.op != "select" or not any(
+            a.op == "const" and a.attrs[0] == float("-inf") for a in score.args[1:]
+        ):
+            return False
+        condition = score.args[0]
+        if axis not in condition.free or len(condition.free) < 2:
+            return False
+        return all(v.op != "load" for v in postorder([condition]))
 
     def _constant(self) -> set[Value]:
         """Values that depend on nothing but constants of the program."""
@@ -219,8 +261,10 @@ class _Body:
                 mine = {min(mine, key=_phase)}
             again = self._recompute(v, hoisted)
             if v.op == "load":
-                memory.load(v, mine, self._row_bytes(v, mine))
+                memory.load(v, mine, self._row_bytes(v, mine), again)
             self._arithmetic(v, len(mine) * again, mine, shared)
+            if v in users and v.op != "load" and v not in self.dots:
+                self._count(v, "vector", STAGED * self.points(v.free) * again, 1.0)
             for context in mine:
                 for a, inner in self._inner(v, context):
                     contexts[a].add(inner)
@@ -268,7 +312,7 @@ class _Body:
         for v in self.order:
             at = v.free & self.out_set
             if v.op != "load" and at != self.out_set and self._held_bytes(v) <= self.machine.l2:
-                work = self.inline[v] * self.points(v.free)
+                work = self.inline[v] * self.points(v.free) * (self._tiles(at) - 1)
                 weight[at] = max(weight.get(at, 0.0), work)
         chain: list[frozenset[str]] = [frozenset(), self.out_set]
         for at in sorted(weight, key=lambda s: (-weight[s], sorted(s))):
@@ -286,16 +330,23 @@ class _Body:
         serial = threads / min(threads, max(1.0, self.points(at)))
         if at in hoisted and (at == self.out_set or self._held_bytes(v) <= self.machine.l2):
             return serial
-        again = 1.0
+        return max(self._tiles(at), serial)
+
+    def _tiles(self, at: frozenset[str]) -> float:
+        """Number of tiles of the output axes that are not in `at`."""
+        out = 1.0
         for axis in self.out_axes:
             if axis not in at:
-                again *= math.ceil(self.extents[axis] / TILE)
-        return max(again, serial)
+                out *= math.ceil(self.extents[axis] / TILE)
+        return out
 
     # -------------------------------------------------------------------------- arithmetic
 
     def _count(self, v: Value, unit: str, amount: float, rate: float) -> None:
         wide = max(1.0, v.dtype.bytes / 4)
+        for axis, part in self.part_of.items():
+            if axis in v.free or any(axis in a.free for a in v.args):
+                amount *= part
         machine = self.machine
         if unit == "dot":
             self.dot += amount
@@ -334,6 +385,8 @@ class _Body:
                 self._count(v, "vector", inner, 1.0)
         elif v.op in SPECIAL:
             self._count(v, "special", SPECIAL[v.op] * points, 1.0)
+        elif v in self.on_axes:
+            pass  # tests on axes become loop bounds
         elif v.op != "load" and not self._is_dot_product(v):
             self._count(v, "vector", VECTOR.get(v.op, 1.0) * points, 1.0)
         elif v.op == "load":
@@ -368,7 +421,8 @@ class _Memory:
         self.stored = 0.0
         self.extra = 0.0
 
-    def load(self, v: Value, contexts: set[Context], row_bytes: float) -> None:
+    def load(self, v: Value, contexts: set[Context], row_bytes: float, tiles: float) -> None:
+        """A read: once from memory, then again in other phases and for other tiles."""
         body, machine = self.body, self.body.machine
         buffer = body.kernel.buffers[v.attrs[0]]
         touched = min(buffer.nbytes, body.points(v.free) * buffer.dtype.bytes)
@@ -382,10 +436,6 @@ class _Memory:
             near = row_bytes <= machine.l2 / 2
             rate = machine.l2_bandwidth if near else machine.bandwidth_for(buffer.nbytes)
             self._again(passes * touched, rate)
-        tiles = 1.0
-        for axis in body.out_axes:
-            if axis not in v.free:
-                tiles *= math.ceil(body.extents[axis] / TILE)
         if tiles > 1:
             self._again((tiles - 1) * touched, machine.bandwidth_for(buffer.nbytes) * 2)
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.search.verify import RegionVerifier
-
 from luminal_lab.errors import CacheError, ScheduleError
 from luminal_lab.search.assemble import Assembler, Step
 from luminal_lab.search.candidate import LibraryKernel
@@ -18,6 +16,7 @@ from luminal_lab.search.progress import Progress, SearchEvent
 from luminal_lab.search.region import Individual
 from luminal_lab.search.result import KernelRecord
 from luminal_lab.search.target import Job, Measurement, Target
+from luminal_lab.search.verify import RegionVerifier
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph

@@ -10,7 +10,14 @@ from luminal_lab.search.assemble import RegionKernels
 from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible
 from luminal_lab.search.machine import Machine
-from luminal_lab.search.seeds import Weights, seed_genomes
+from luminal_lab.search.seeds import (
+    Weights,
+    encoder_choice,
+    everything_stored,
+    first_producers,
+    reductions_stored,
+    seed_genomes,
+)
 
 BUILD_TIME = 1e-3  # a second at build time, in seconds of a call
 
@@ -52,6 +59,8 @@ class RegionSearch:
         self.considered = 0
         self._seconds: dict[tuple, float] = {}
         self._moves = self._all_moves()
+        self._stops = {t for t, stop in enumerate(reductions_stored(self.space)) if stop}
+        self._near = self._neighbours()
 
     @property
     def best(self) -> Individual | None:
@@ -96,6 +105,37 @@ class RegionSearch:
         made = Individual(genome, extraction, genes, self.seconds(extraction), memory)
         self.found[genes] = made
         return made
+
+    def _neighbours(self) -> dict[int, tuple[int, ...]]:
+        """For each tensor, those before and after it in the program, up to the next reduction."""
+        space = self.space
+        written = Genome(
+            encoder_choice(space), everything_stored(space), first_producers(space)
+        )
+        try:
+            bodies = space.extract(written).bodies
+        except Infeasible:
+            return {}
+        stops = self._stops
+        after: dict[int, list[int]] = {}
+        for body in bodies:
+            for r in body.reads:
+                after.setdefault(r, []).append(body.tensor)
+        near: dict[int, dict[int, None]] = {}
+        for body in bodies:
+            t = body.tensor
+            todo, seen = list(after.get(t, ())), dict[int, None]()
+            while todo:
+                u = todo.pop(0)
+                if u in seen:
+                    continue
+                seen[u] = None
+                if u not in stops:
+                    todo += after.get(u, ())
+            for u in seen:
+                near.setdefault(t, {})[u] = None
+                near.setdefault(u, {})[t] = None
+        return {t: tuple(sorted(u)) for t, u in near.items()}
 
     @property
     def n_moves(self) -> int:
@@ -172,6 +212,31 @@ class RegionSearch:
             elif touched >> c & 1 and one.genome.choice[c] != k:
                 yield kind, c, k
 
+    def swaps(self, one: Individual) -> Iterator[tuple[str, int, int]]:
+        """`("swap", stored, other)`: store a tensor on the way to a reader of another instead.
+
+        Of a product with an elementwise epilogue, say, either the product or the epilogue's
+        result is stored; neither single flip between the two is an improvement. With `stored`
+        -1 the other tensor takes the place of all reductions right before it: of both products
+        of a gated unit, say.
+        """
+        stored = {b.tensor for b in one.extraction.bodies}
+        for t in sorted(stored):
+            for other in self._near.get(t, ()):
+                if other not in stored:
+                    yield "swap", t, other
+        for other in self.space.tensors:
+            if other not in stored and len(self._absorbed(other, stored)) > 1:
+                yield "swap", -1, other
+
+    def _absorbed(self, other: int, stored: set[int]) -> list[int]:
+        rank = self.space.rank
+        return [
+            t
+            for t in self._near.get(other, ())
+            if t in stored and t in self._stops and rank[t] < rank[other]
+        ]
+
     def moved(self, one: Individual, move: tuple[str, int, int]) -> Individual | None:
         """The individual after one move."""
         genome, changed = self.applied(one, move)
@@ -186,6 +251,14 @@ class RegionSearch:
         if kind == "producer":
             return Genome(g.choice, g.place, _put(g.producer, c, k)), 1 << c
         place = list(one.extraction.place)
+        if kind == "swap":
+            stored = {b.tensor for b in one.extraction.bodies}
+            changed = 1 << k | self.space.holders[k]
+            place[k] = True
+            for t in self._absorbed(k, stored) if c < 0 else (c,):
+                place[t] = False
+                changed |= 1 << t | self.space.holders[t]
+            return Genome(g.choice, tuple(place), g.producer), changed
         place[c] = not place[c]
         return Genome(g.choice, tuple(place), g.producer), 1 << c | self.space.holders[c]
 

@@ -43,9 +43,9 @@ def _descend(search: RegionSearch, current: Individual, online: bool) -> Iterato
     improved = True
     while improved:
         improved = False
-        for move in list(search.moves(current)):
+        for move in [*search.moves(current), *search.swaps(current)]:
             attempts = [search.moved(current, move)]
-            if move[0] == "place":
+            if move[0] in ("place", "swap"):
                 attempts.append(search.settled(current, move, online))
             for other in attempts:
                 yield
@@ -157,11 +157,11 @@ def _mutated(search: RegionSearch, one: Individual, rng: random.Random) -> None:
     for _ in range(rng.choice((1, 1, 2, 3))):
         if current is None:
             return
-        moves = list(search.moves(current))
+        moves = [*search.moves(current), *search.swaps(current)]
         if not moves:
             return
         move = rng.choice(moves)
-        both = move[0] == "place" and rng.random() < 0.5
+        both = move[0] in ("place", "swap") and rng.random() < 0.5
         current = (search.settled if both else search.moved)(current, move)
 
 

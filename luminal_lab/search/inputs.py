@@ -1,0 +1,102 @@
+"""Inputs for verification and timing: small, random, finite, never zero, indices in bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.hlir.graph import Hlir, InputSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SMALL = 4  # integers that index nothing are below this
+
+
+def search_inputs(
+    hlir: Hlir, weights: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, Tensor]:
+    """A tensor for each input of a program.
+
+    Arguments:
+        hlir: The program; its dims are ints.
+        weights: The real weights, by input name; those that are missing or not finite are
+            replaced by random ones.
+        seed: The same seed gives the same tensors.
+
+    Returns:
+        Tensors of the declared shapes and dtypes. Floats have magnitudes between 0.05 and about
+        1.5 (divided by the root of the last dim for weights with several dims); integers are
+        valid indices into whatever they index; four of five bools are true.
+    """
+    import torch
+
+    weights = weights or {}
+    bounds = index_bounds(hlir)
+    out: dict[str, Tensor] = {}
+    for k, spec in enumerate(hlir.inputs):
+        given = weights.get(spec.name)
+        if given is not None and usable(given):
+            out[spec.name] = given.detach()
+            continue
+        rng = torch.Generator().manual_seed(seed * 7919 + k)
+        out[spec.name] = _random(hlir, spec, bounds, rng)
+    return out
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether all elements are finite."""
+    import torch
+
+    return not tensor.dtype.is_floating_point or bool(torch.isfinite(tensor).all())
+
+
+def _random(hlir: Hlir, spec: InputSpec, bounds: Mapping[str, int], rng: Any) -> Tensor:
+    import torch
+
+    node = hlir.nodes[spec.node]
+    dtype = torch_dtype(node.dtype, "native")
+    if node.dtype.is_float:
+        magnitude = 0.05 + 0.6 * torch.randn(node.shape, generator=rng).abs()
+        sign = torch.randint(0, 2, node.shape, generator=rng) * 2 - 1
+        scale = 1.0
+        if spec.kind != "arg" and len(node.shape) > 1:
+            scale = 1 / math.sqrt(max(1, node.shape[-1]))
+        return (magnitude * sign * scale).to(dtype)
+    if node.dtype.name == "bool":
+        return torch.rand(node.shape, generator=rng) < 0.8
+    high = max(1, bounds.get(spec.name, _SMALL))
+    return torch.randint(0, high, node.shape, generator=rng).to(dtype)
+
+
+def index_bounds(hlir: Hlir) -> dict[str, int]:
+    """For each integer input that reaches an index of a Gather or Scatter, what it must be below.
+
+    Only the smallest extent that it may index counts; arithmetic on the way (as `x + 1`) is
+    guarded by the program itself or leaves the values in bounds by lowering.
+    """
+    reach: dict[int, int] = {}  # node -> the bound of what it indexes
+    for n in reversed(range(len(hlir.nodes))):
+        node = hlir.nodes[n]
+        extents: list[Any] = []
+        if node.op == "Gather":
+            extents = list(node.attrs["extents"])
+            indices = node.operands[1:]
+        elif node.op == "Scatter":
+            extents = list(hlir.nodes[node.operands[0].node].shape)
+            indices = node.operands[2:]
+        else:
+            indices = ()
+        for operand, extent in zip(indices, extents):
+            old = reach.get(operand.node)
+            reach[operand.node] = int(extent) if old is None else min(old, int(extent))
+        if n in reach and not node.dtype.is_float:
+            for operand in node.operands:
+                if node.op in ("Gather", "Scatter") and operand is not node.operands[0]:
+                    continue
+                if not hlir.nodes[operand.node].dtype.is_float:
+                    old = reach.get(operand.node)
+                    reach[operand.node] = reach[n] if old is None else min(old, reach[n])
+    return {s.name: reach[s.node] for s in hlir.inputs if s.node in reach}
