@@ -287,6 +287,7 @@ class _Lower:
             return []
         score, c, _ = s.values
         row = (score.free | c.free) - set(s.over)
+        top = self._fresh("%b", row, score.dtype)
         new = self._fresh("%n", row, score.dtype)
         scale = self._fresh("%f", row, score.dtype)
         p = self._fresh("%p", score.free | c.free, score.dtype)
@@ -301,8 +302,9 @@ class _Lower:
             out.append(Assign(name, score))
             score = self._ref(name)
         out += [
-            Assign(new, m_ref),
-            Accumulate(new, "max", score),
+            Init(top, float("-inf")),
+            Accumulate(top, "max", score),
+            Assign(new, op("maximum", m_ref, self._ref(top))),
             Assign(scale, op("exp2", op("mul", c, op("add", m_ref, gap)))),
             Assign(p, op("exp2", op("mul", c, op("add", score, gap)))),
         ]

@@ -188,7 +188,10 @@ def _roles(body: Body) -> _Roles:
         elif s.over and (axis := _pick(s.over, s, body)):
             roles.reduced.setdefault(axis)
     wide = {*roles.row_col, *roles.depth, *roles.reduced}
+    most = max((_extent(s, body) for s in body.stmts if s.over), default=0)
     for s in body.stmts:
+        if s.kind == "store" and 8 * _extent(s, body) <= most:
+            continue  # what is written is small beside what is read
         lane = [a for a in sorted(s.space) if body.extents[a] > 1 and _stride(s, a) == 1]
         if s.kind == "store" and not lane:
             lane = [a for a in (_pick(s.axes, s, body),) if a]
@@ -200,6 +203,13 @@ def _roles(body: Body) -> _Roles:
             for a in lane:
                 roles.lanes.setdefault(a)
     return roles
+
+
+def _extent(s: Stmt, body: Body) -> int:
+    out = 1
+    for a in s.space:
+        out *= body.extents[a]
+    return out
 
 
 def _sizes(body: Body, roles: _Roles) -> dict[str, int]:
