@@ -244,7 +244,7 @@ def test_ctrl_c_ends_the_child_and_leaves_nothing(c_compiler):
     start = time.monotonic()
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline().strip() == "interrupted"
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     assert _gone(worker)
     child.communicate("\n", timeout=10)
     assert child.returncode == 0
