@@ -110,6 +110,8 @@ def test_float64_mode_rounds_at_low_precision_casts_only():
     third = g.constant(1 / 3, F32).expand((4,))
     y = x * third
     hlir = g.finish(y, y.cast(BF16), y.cast(F16).cast(F32), y.cast(F64))
+    copied = run(g.finish((x.cast(BF16) * 3.0).copy()), [torch.full((4,), 1.1)])[0]
+    same(copied, torch.full((4,), 1.1).bfloat16().double() * 3)  # a copy is no rounding
     x = torch.tensor([1.0, 2.0, 1e6, -3.0])
     exact = x.double() * (1 / 3)
     outs = run(hlir, [x])
