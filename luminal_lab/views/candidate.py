@@ -91,7 +91,7 @@ class _Shown:
 
 def diagram(candidate: Candidate) -> Diagram:
     """Calls and buffers; equal layers are drawn once."""
-    shown, hidden = _folded(candidate)
+    shown, twins = _folded(candidate)
     with_temporaries = len(shown) <= BUFFERS_DRAWN
     with_weights = len(shown) <= WEIGHTS_DRAWN
     boxes: list[Box] = []
@@ -109,11 +109,12 @@ def diagram(candidate: Candidate) -> Diagram:
     for s in shown:
         kernel = candidate.kernels[s.call.kernel]
         key = f"c{s.position}"
-        reads = [s.call.bind[b] for b in _reads(kernel)]
+        bound = [s.call.bind[b] for b in _reads(kernel)]
+        reads = [twins.get(name, name) for name in bound]
         for name in dict.fromkeys(reads):
             if name in maker:
                 _arrow(arrows, maker[name], key, _describe(candidate, name))
-            elif candidate.kinds[name] == "arg" or (with_temporaries and name not in hidden):
+            elif candidate.kinds[name] == "arg" or with_temporaries:
                 if candidate.kinds[name] in ("weight", "constant") and not with_weights:
                     continue
                 box = buffer_box(name, s.call.region)
@@ -127,7 +128,7 @@ def diagram(candidate: Candidate) -> Diagram:
             else:
                 maker[name] = key
     notes = []
-    if hidden:
+    if twins:
         notes.append("a kernel with ×n stands for n equal layers, each fed by the one before")
     if not with_weights:
         notes.append("weights are not drawn")
@@ -136,8 +137,8 @@ def diagram(candidate: Candidate) -> Diagram:
                    tuple(arrows.values()), note)  # fmt: skip
 
 
-def _folded(candidate: Candidate) -> tuple[list[_Shown], set[str]]:
-    """Calls at run time, each run of equal regions once, and buffers of the hidden copies."""
+def _folded(candidate: Candidate) -> tuple[list[_Shown], dict[str, str]]:
+    """Calls at run time, equal layers once; and for each buffer of the others, its twin."""
     runs: list[tuple[str, list[tuple[int, Call]]]] = []
     for position, call in enumerate(candidate.calls):
         if call.at_build:
@@ -147,21 +148,19 @@ def _folded(candidate: Candidate) -> tuple[list[_Shown], set[str]]:
         runs[-1][1].append((position, call))
     first: dict[tuple[int, ...], int] = {}
     times: dict[int, int] = {}
-    hidden: set[str] = set()
-    kept: list[int] = []
+    twins: dict[str, str] = {}
     for k, (region, calls) in enumerate(runs):
         shape = tuple(c.kernel for _, c in calls)
         if region and shape in first:
-            times[first[shape]] += 1
-            hidden.update(n for _, c in calls for n in c.bind.values())
+            original = first[shape]
+            times[original] += 1
+            for (_, mine), (_, theirs) in zip(calls, runs[original][1]):
+                for own in _writes(candidate.kernels[mine.kernel]):
+                    twins[mine.bind[own]] = theirs.bind[own]
         else:
-            if region:
-                first[shape] = k
+            first.setdefault(shape, k)
             times[k] = 1
-            kept.append(k)
-    shown = [_Shown(c, p, times[k]) for k in kept for p, c in runs[k][1]]
-    used = {n for s in shown for n in s.call.bind.values()}
-    return shown, hidden - used
+    return [_Shown(c, p, times[k]) for k in times for p, c in runs[k][1]], twins
 
 
 def _arrow(arrows: dict[tuple[str, str], Arrow], tail: str, head: str, title: str) -> None:

@@ -16,7 +16,7 @@ from luminal_lab.egraph.values import Kernel, Value
 from luminal_lab.errors import LuminalError
 from luminal_lab.search.assemble import Assembler
 from luminal_lab.search.candidate import Candidate
-from luminal_lab.search.extract import Body, Extraction, Genome, Space
+from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible, Space
 from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.machine import Machine
 
@@ -92,8 +92,13 @@ def _find(
     wanted = kernel_text(candidate.kernels[kernel])
     assembler = Assembler(egraph, Machine())
     for region, stored, picks in candidate.choice:
+        if region >= len(assembler.regions):
+            break
         kernels = assembler.regions[region]
-        extraction = kernels.space.extract(_genome(kernels.space, stored, picks))
+        try:
+            extraction = kernels.space.extract(_genome(kernels.space, stored, picks))
+        except (IndexError, Infeasible):  # the numbers of another e-graph
+            break
         for body, step in _steps(kernels, extraction):
             if step == wanted:
                 bind = next(i.bind for i in egraph.program.instances if i.region == region)

@@ -14,6 +14,9 @@ def digits(value: float) -> str:
     """Three significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    value = float(f"{value:.3g}")  # 0.9996 has the places of 1.00
     places = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-12))
     return f"{value:,.{places}f}"
 
