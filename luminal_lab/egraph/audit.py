@@ -28,6 +28,8 @@ from luminal_lab.egraph.evaluate import (
     sum_over,
 )
 from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.index import Index
@@ -60,9 +62,16 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Defined:
-    """A value, and where it is defined (None: everywhere). V: over the class's axes, sorted."""
+    """A value, and where it is defined.
+
+    Arguments:
+        tensor: V: over the axes of `order`. T: what is stored.
+        order: The axes of the tensor's dims, sorted.
+        valid: Where it is defined, of the tensor's dims; None for everywhere.
+    """
 
     tensor: Tensor
+    order: tuple[str, ...] = ()
     valid: Tensor | None = None
 
 
@@ -107,16 +116,26 @@ def difference(a: Defined, b: Defined) -> float:
     """The largest relative difference where both are defined; infinite for unlike NaN or inf."""
     import torch
 
-    x, y = torch.broadcast_tensors(a.tensor, b.tensor)
-    x, y = x.to(torch.float64), y.to(torch.float64)
-    same = (x == y) | (x.isnan() & y.isnan())
-    for valid in (a.valid, b.valid):
+    order = sorted({*a.order, *b.order})
+    x, y = _aligned(a, order), _aligned(b, order)
+    p, q = torch.broadcast_tensors(x.tensor, y.tensor)
+    p, q = p.to(torch.float64), q.to(torch.float64)
+    same = (p == q) | (p.isnan() & q.isnan())
+    for valid in (x.valid, y.valid):
         if valid is not None:
             same = same | ~valid.expand(same.shape)
-    scale = torch.maximum(x.abs(), y.abs()).clamp(min=1.0)
-    error = torch.where(same, 0.0, (x - y).abs() / scale)
+    scale = torch.maximum(p.abs(), q.abs()).clamp(min=1.0)
+    error = torch.where(same, 0.0, (p - q).abs() / scale)
     error = torch.where(error.isnan(), float("inf"), error)
     return float(error.max()) if error.numel() else 0.0
+
+
+def _aligned(value: Defined, order: Sequence[str]) -> Defined:
+    """A V value over more axes, to broadcast (a T value has no axes and stays as it is)."""
+    if not order or not value.order and value.tensor.dim():
+        return value
+    valid = None if value.valid is None else align(value.valid, value.order, order)
+    return Defined(align(value.tensor, value.order, order), tuple(order), valid)
 
 
 @dataclass
@@ -143,62 +162,60 @@ class _Auditor:
                         changed = True
                         break
 
-    def order(self, c: int) -> list[str]:
-        return sorted(self.classes[c].free)
-
     def node(self, node: ENode, c: EClass) -> Defined:
-        """The value of an e-node, from those of its children."""
+        """The value of an e-node, from those of its children, over the axes that it reads."""
         if c.sort == "T":
             return self._tensor(node, c)
-        out = self._value(node, c)
-        order = sorted(c.free)
+        order = self._order(node)
+        out, valid = self._value(node, c, order)
         shape = [self.extents[a] for a in order]
-        valid = out.valid
         return Defined(
-            out.tensor.expand(shape),
+            out.expand(shape),
+            tuple(order),
             None if valid is None else valid.expand(shape).contiguous(),
         )
 
     # ------------------------------------------------------------------ values
 
-    def _value(self, node: ENode, c: EClass) -> Defined:
+    def _order(self, node: ENode) -> list[str]:
+        axes = {a for x in node.children for a in self.values[x].order}
+        if node.op in ("red", "online"):
+            axes.discard(node.attrs[-1])
+        elif node.op == "iota":
+            axes |= node.attrs[0].axes
+        elif node.op == "load":
+            for i in node.attrs[0]:
+                axes |= {a for a in i.axes if not is_gathered(a)}
+        return sorted(axes)
+
+    def _value(self, node: ENode, c: EClass, order: list[str]) -> tuple[Tensor, Tensor | None]:
         points = Points(self.extents, {})
-        order = sorted(c.free)
         if node.op == "red":
             return self._reduction(node, order)
         if node.op == "online":
-            args = [(self.values[x].tensor, self.order(x)) for x in node.children]
+            args = [(self.values[x].tensor, self.values[x].order) for x in node.children]
             out = online(args, node.attrs[0], self.extents[node.attrs[0]], order)
-            return Defined(out, self._all_valid(node, node.attrs[0], order))
+            return out, self._all_valid(node, node.attrs[0], order)
         if node.op == "load":
             return self._load(node, order, points)
-        args = [self._aligned(x, order) for x in node.children]
-        out = pointwise(node.op, node.attrs, [a.tensor for a in args], c.dtype, order, points)
+        args = [_aligned(self.values[x], order) for x in node.children]
+        tensors = [a.tensor for a in args]
+        out = pointwise(node.op, node.attrs, tensors, c.dtype, order, points)
         if node.op == "select":
             condition, a, b = args
-            picked = _both(_where(condition.tensor, a.valid, b.valid), condition.valid)
-            return Defined(out, picked)
-        valid = None
-        for a in args:
-            valid = _both(valid, a.valid)
-        return Defined(out, valid)
+            return out, _both(_where(condition.tensor, a.valid, b.valid), condition.valid)
+        return out, _all([a.valid for a in args])
 
-    def _aligned(self, c: int, order: Sequence[str]) -> Defined:
-        value = self.values[c]
-        own = self.order(c)
-        valid = None if value.valid is None else align(value.valid, own, order)
-        return Defined(align(value.tensor, own, order), valid)
-
-    def _load(self, node: ENode, order: Sequence[str], points: Points) -> Defined:
+    def _load(
+        self, node: ENode, order: Sequence[str], points: Points
+    ) -> tuple[Tensor, Tensor | None]:
         source, *indices = node.children
-        at = [self._aligned(x, order) for x in indices]
+        at = [_aligned(self.values[x], order) for x in indices]
         (index,) = node.attrs
         tensors = [a.tensor for a in at]
         buffer = self.values[source]
         out = read(buffer.tensor, index, order, points, tensors)
-        valid = None
-        for a in at:
-            valid = _both(valid, a.valid)
+        valid = _all([a.valid for a in at])
         for i, n in zip(index, buffer.tensor.shape):
             where = index_value(i, order, points, tensors)
             inside = (where >= 0) & (where < n)
@@ -206,34 +223,33 @@ class _Auditor:
                 valid = _both(valid, inside)
         if buffer.valid is not None:
             valid = _both(valid, read(buffer.valid, index, order, points, tensors))
-        return Defined(out, valid)
+        return out, valid
 
-    def _reduction(self, node: ENode, order: Sequence[str]) -> Defined:
+    def _reduction(self, node: ENode, order: Sequence[str]) -> tuple[Tensor, Tensor | None]:
         op, axis = node.attrs
-        (x,) = node.children
-        value, own = self.values[x].tensor, self.order(x)
+        x = self.values[node.children[0]]
         n = self.extents[axis]
-        if axis not in own:
+        if axis not in x.order:
             if op == "add":
-                out = repeated(value, n)
+                out = repeated(x.tensor, n)
             else:
-                out = value if n else max_over(value[..., None][..., :0], -1)
+                out = x.tensor if n else max_over(x.tensor[..., None][..., :0], -1)
         elif op == "add":
-            out = sum_over(value, [own.index(axis)])
+            out = sum_over(x.tensor, [x.order.index(axis)])
         else:
-            out = max_over(value, own.index(axis))
-        return Defined(out, self._all_valid(node, axis, order))
+            out = max_over(x.tensor, x.order.index(axis))
+        return out, self._all_valid(node, axis, order)
 
     def _all_valid(self, node: ENode, axis: str, order: Sequence[str]) -> Tensor | None:
         """Where every term of a reduction is defined."""
         valid = None
         for x in node.children:
-            mask, own = self.values[x].valid, self.order(x)
+            mask, own = self.values[x].valid, list(self.values[x].order)
             if mask is None:
                 continue
             if axis in own:
                 mask = mask.all(dim=own.index(axis))
-                own = [a for a in own if a != axis]
+                own.remove(axis)
             valid = _both(valid, align(mask, own, order))
         return valid
 
@@ -262,15 +278,16 @@ class _Auditor:
 
     def _kernel(self, node: ENode, c: EClass) -> Defined:
         (index,) = node.attrs
-        (v,) = node.children
         order = sorted(frozenset().union(*(i.axes for i in index))) if index else []
-        value = self._aligned(v, order)
-        return Defined(
-            store(value.tensor, index, order, c.shape, self.extents),
-            None
-            if value.valid is None
-            else store(value.valid, index, order, c.shape, self.extents),
-        )
+        value = self.values[node.children[0]]
+        if not set(value.order) <= set(order):
+            raise LuminalError(f"a kernel stores {index} of a value over {value.order}")
+        value = _aligned(value, order)
+        tensor = store(value.tensor, index, order, c.shape, self.extents)
+        valid = value.valid
+        if valid is not None:
+            valid = store(valid, index, order, c.shape, self.extents)
+        return Defined(tensor, (), valid)
 
 
 def store(
@@ -314,6 +331,13 @@ def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     if a is None or b is None:
         return b if a is None else a
     return a & b
+
+
+def _all(masks: Sequence[Tensor | None]) -> Tensor | None:
+    valid = None
+    for mask in masks:
+        valid = _both(valid, mask)
+    return valid
 
 
 def _where(condition: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -68,6 +68,9 @@ def gemm_form(
     sa, sb, sc = a.strides(), b.strides(), c.strides()
     if sa is None or sb is None or sc is None:
         return None
+    kept = {*sa, *sb} - {*reduced}
+    if not {*reduced} <= sa.keys() & sb.keys() or kept != sc.keys():
+        return None
     batch = [x for x in sa if x in sb and x in sc]
     ms = [x for x in sa if x not in sb]
     ns = [x for x in sb if x not in sa]

@@ -59,6 +59,24 @@ class PartResult:
     stopped: str = ""
 
 
+class PartFailed(SaturationError):
+    """egglog gave up on a region; two values of different dtypes were united, for example.
+
+    Arguments:
+        part: Which region.
+        said: egglog's words.
+        where: How far it had come.
+    """
+
+    def __init__(self, part: int, said: str, where: str):
+        super().__init__(
+            f"saturation of region {part} failed: {said}",
+            where=where,
+            fix="check the rules that were added last with luminal_lab.egraph.check_rule",
+        )
+        self.part, self.said = part, said
+
+
 Progress = Callable[[int, Mapping[str, Any]], None]
 
 
@@ -190,11 +208,7 @@ class Child:
         elif "rejected" in message:
             raise _rule_error(message["rejected"])
         elif "failed" in message:
-            raise SaturationError(
-                f"saturation failed: {message['failed']}",
-                where=_progress_text(results),
-                fix="check the rules that were added last with luminal_lab.egraph.check_rule",
-            )
+            raise PartFailed(message["part"], message["failed"], _progress_text(results))
         return 0
 
     def _end(self, results: list[PartResult], done: int, why: str) -> None:

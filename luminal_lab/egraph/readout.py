@@ -123,9 +123,15 @@ def _key(args: Sequence[Any]) -> str:
 
 
 def read_classes(
-    tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]
+    tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo], keep_all: bool = False
 ) -> tuple[tuple[EClass, ...], dict[int, int], dict[int, int], dict[str, int]]:
     """Canonical e-classes.
+
+    Arguments:
+        tables: What the child sent.
+        encoding: The terms that were loaded.
+        rules: The rules, for the names in provenance.
+        keep_all: Keep e-nodes that cannot be executed too (a check of rules must see them).
 
     Returns:
         The classes; the class of each encoder V term and T term; and how many e-nodes were left
@@ -162,7 +168,7 @@ def read_classes(
     lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in draft)
     if lost:
         dropped["duplicates, and products that no library takes"] = lost
-    classes = executable(draft, dropped)
+    classes = tuple(draft) if keep_all else executable(draft, dropped)
     return (
         classes,
         {n: new[c] for n, c in nid.items()},

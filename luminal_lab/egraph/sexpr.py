@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from luminal_lab.errors import RuleError
 
@@ -60,14 +61,15 @@ class Form:
         return "\n" * (self.expr.line - 1) + " " * (self.expr.column - 1) + self.text
 
 
-def forms(text: str, file: str) -> list[Form]:
+@lru_cache(maxsize=64)
+def forms(text: str, file: str) -> tuple[Form, ...]:
     """Split a text into its top-level forms.
 
     Raises:
         RuleError: on unbalanced parentheses, an unfinished string, or text outside of a form.
     """
     reader = _Reader(text, file)
-    return list(reader.forms())
+    return tuple(reader.forms())
 
 
 def call(head: str, *args: Expr | str) -> List:

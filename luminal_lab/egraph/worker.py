@@ -290,7 +290,8 @@ def main() -> int:
     except Rejected as error:
         write_message(out, {"rejected": json.loads(str(error))})
     except BaseException as error:  # noqa: BLE001  (a Rust panic is not an Exception)
-        write_message(out, {"failed": f"{type(error).__name__}: {error}"})
+        said = f"{type(error).__name__}: {error}"
+        write_message(out, {"failed": said, "part": session.part, "size": session.size[0]})
     return 0
 
 

@@ -1,0 +1,455 @@
+"""Random well-typed instances of a rule's left side, as encodings that the rule can be run on.
+
+The facts of a rule are read as equations between variables and terms. Facts over relations that
+other rules derive (`shifted`, `product`) are replaced by the facts of one of those rules. Types are
+inferred by unification, and variables are then filled with random terms: loads of small tensors over
+random axes, constants, reductions. Guards are not read here: egglog evaluates them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from luminal_lab.egraph.encode import Counts, Encoding, Tensor, Term
+from luminal_lab.egraph.language import SIGNATURES
+from luminal_lab.egraph.sexpr import Atom, Expr, Form, List
+from luminal_lab.errors import RuleError
+from luminal_lab.hlir.dtypes import DTYPES
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.ops import BINARY, OPS, UNARY
+
+_POOL = {"i": 2, "j": 3, "k": 4, "z": 0}  # axes and their extents
+_AXES = (*"ijk" * 4, "z")
+_PREFERRED = ("f32",) * 6 + ("f64", "bf16", "f16", "i64", "i32", "u8", "bool")
+_NUMBERS = (1.0, -1.0, 0.0, 0.5, 2.0, -2.0, 3.0, float("inf"), float("-inf"), 1.001)
+_INTEGERS = (0, 1, 2, 3, -1, -2, 5, 40_000, 1 << 30)
+
+
+def facts_of(form: Form) -> list[List]:
+    """The facts that a rule matches, with its left side as one of them."""
+    expr = form.expr
+    if expr.head == "rule":
+        facts = expr.items[1]
+        return (
+            [f for f in facts.items if isinstance(f, List)] if isinstance(facts, List) else []
+        )
+    out = [List((Atom("="), Atom("root__"), expr.items[1]))]
+    for option, value in itertools.pairwise(expr.items):
+        if isinstance(option, Atom) and option.text == ":when" and isinstance(value, List):
+            out += [f for f in value.items if isinstance(f, List)]
+    return out
+
+
+def lemmas_of(forms: Sequence[Form]) -> dict[str, list[Form]]:
+    """The rules that derive each relation, by the relation's name."""
+    relations = {f.expr.items[1] for f in forms if f.expr.head == "relation"}
+    names = {r.text for r in relations if isinstance(r, Atom)}
+    out: dict[str, list[Form]] = {name: [] for name in sorted(names)}
+    for form in forms:
+        if form.expr.head == "rule" and isinstance(form.expr.items[2], List):
+            for action in form.expr.items[2].items:
+                if isinstance(action, List) and action.head in out:
+                    out[action.head].append(form)
+    return out
+
+
+@dataclass
+class _Types:
+    """Unification of dtypes: each class of keys has a set of dtypes that it may be."""
+
+    up: dict[str, str] = field(default_factory=dict)
+    allowed: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def find(self, key: str) -> str:
+        while key in self.up:
+            key = self.up[key]
+        return key
+
+    def of(self, key: str) -> frozenset[str]:
+        if key.startswith("="):
+            return frozenset({key[1:]})
+        return self.allowed.get(key, frozenset(DTYPES))
+
+    def unite(self, a: str, b: str) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            both = self.of(a) & self.of(b)
+            if b.startswith("="):
+                a, b = b, a
+            self.up[b] = a
+            self.allowed[a] = both
+
+    def restrict(self, key: str, to: frozenset[str]) -> None:
+        root = self.find(key)
+        self.allowed[root] = self.of(root) & to
+
+
+_FLOATS = frozenset(d.name for d in DTYPES.values() if d.is_float and d.bits >= 16)
+_INTS = frozenset(d.name for d in DTYPES.values() if d.is_int)
+_BOOL = frozenset({"bool"})
+_INDEX = frozenset({"i32", "i64"})
+
+
+@dataclass
+class Terms:
+    """Terms of one or several instances."""
+
+    values: list[Term] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    indices: dict[str, tuple[Index, ...]] = field(default_factory=lambda: {"": ()})
+    free: list[frozenset[str]] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    divides: bool = False  # integers must not be 0: they may be divisors
+
+    def encoding(self) -> Encoding:
+        """All of them, to be loaded."""
+        values, tensors = tuple(self.values), tuple(self.tensors)
+        return Encoding(values, tensors, (), self.indices, dict(_POOL), {}, (), Counts())
+
+    def buffers(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each input."""
+        inputs = [t for t in self.tensors if t.term.op == "Input"]
+        return {t.term.attrs[0]: (t.shape, t.dtype.name) for t in inputs}
+
+
+class Instance:
+    """Builds one random instance into `terms`.
+
+    Arguments:
+        facts: The facts of the rule.
+        lemmas: See `lemmas_of`.
+        rng: The source of randomness.
+        terms: Where the terms go.
+    """
+
+    def __init__(
+        self,
+        facts: Sequence[List],
+        lemmas: Mapping[str, list[Form]],
+        rng: random.Random,
+        terms: Terms,
+    ):
+        self.rng, self.lemmas = rng, lemmas
+        self.types = _Types()
+        self.equations: dict[str, List] = {}
+        self.fresh = itertools.count()
+        self.values, self.tensors, self.indices = terms.values, terms.tensors, terms.indices
+        self.free, self.dtypes = terms.free, terms.dtypes
+        self.bound: dict[str, Any] = {}
+        # Axes of the tensors in the order of their loads, so that products of matrices occur.
+        self.matrices = ["ik", "jk", "j"] if rng.random() < 0.6 else []
+        terms.divides = self.divides = "(Mod " in " ".join(map(str, facts))
+        self._expand(facts)
+        for fact in list(self.equations.items()):
+            self.types.unite(f"v:{fact[0]}", self._infer(fact[1]))
+        for name in list(self.equations):
+            self._ground(Atom(name), "V")
+
+    # ------------------------------------------------------------------ facts
+
+    def _expand(self, facts: Sequence[List], depth: int = 0) -> None:
+        for fact in facts:
+            if fact.head == "=":
+                self._equation(fact)
+            elif self.lemmas.get(fact.head):
+                choices = self.lemmas[fact.head]
+                lemma = choices[0] if depth > 2 else self.rng.choice(choices)
+                self._expand(self._apply(lemma, fact), depth + 1)
+
+    def _equation(self, fact: List) -> None:
+        left, right = fact.items[1], fact.items[2]
+        if isinstance(right, Atom):
+            left, right = right, left
+        if not isinstance(right, List):
+            return
+        if right.head in ("dtype", "stores"):
+            of = right.items[1]
+            if isinstance(of, Atom):
+                self.types.unite(f"v:{of.text}", _dtype_key(left))
+        elif right.head in SIGNATURES and isinstance(left, Atom):
+            if left.text in self.equations:
+                self.types.unite(self._infer(right), self._infer(self.equations[left.text]))
+            self.equations.setdefault(left.text, right)
+
+    def _apply(self, lemma: Form, fact: List) -> list[List]:
+        """The lemma's facts, with its variables renamed so that its head is `fact`."""
+        number = next(self.fresh)
+        actions = lemma.expr.items[2]
+        assert isinstance(actions, List)
+        head = next(a for a in actions.items if isinstance(a, List) and a.head == fact.head)
+        renamed: dict[str, Expr] = {}
+        extra: list[tuple[Atom, Expr]] = []
+        for given, said in zip(fact.items[1:], head.items[1:]):
+            if isinstance(said, Atom) and _is_variable(said):
+                renamed[said.text] = given
+            elif isinstance(given, Atom):
+                extra.append((given, said))
+
+        def rename(e: Expr) -> Expr:
+            if isinstance(e, List):
+                first, *rest = e.items
+                return List((first, *(rename(x) for x in rest)))
+            if not _is_variable(e):
+                return e
+            return renamed.setdefault(e.text, Atom(f"{e.text}.{number}"))
+
+        out = []
+        for f in facts_of(lemma):
+            new = rename(f)
+            if isinstance(new, List):
+                out.append(new)
+        out += [List((Atom("="), given, rename(said))) for given, said in extra]
+        return [f for f in out if not (f.head == "=" and _sorts_axes(f))]
+
+    # ------------------------------------------------------------------ types
+
+    def _infer(self, term: Expr) -> str:
+        """The type key of a term; unifies below it."""
+        if isinstance(term, Atom):
+            return f"v:{term.text}"
+        types, head, args = self.types, term.head, term.items[1:]
+        key = f"t:{next(self.fresh)}"
+        if head in UNARY:
+            types.unite(key, self._infer(args[0]))
+            if OPS[head].floats_only:
+                types.restrict(key, _FLOATS)
+        elif head in BINARY:
+            a, b = self._infer(args[0]), self._infer(args[1])
+            types.unite(a, b)
+            types.unite(key, "=bool" if head == "LessThan" else a)
+        elif head == "Select":
+            types.unite(self._infer(args[0]), "=bool")
+            a, b = self._infer(args[1]), self._infer(args[2])
+            types.unite(a, b)
+            types.unite(key, a)
+        elif head in ("Const", "Int", "Iota"):
+            types.unite(key, _dtype_key(args[1]))
+            kinds = {"Const": _FLOATS, "Int": _INTS | _BOOL, "Iota": _INDEX}
+            types.restrict(key, kinds[head])
+        elif head == "NegZero":
+            types.unite(key, _dtype_key(args[0]))
+            types.restrict(key, _FLOATS)
+        elif head == "Cast":
+            self._infer(args[0])
+            types.unite(key, _dtype_key(args[1]))
+        elif head == "Red":
+            types.unite(key, self._infer(args[2]))
+        elif head == "Online":
+            for a in args[1:]:
+                types.unite(key, self._infer(a))
+            types.restrict(key, _FLOATS)
+        elif head in ("Load", "Kernel"):
+            types.unite(key, self._infer(args[0]))
+        return key
+
+    def _dtype(self, key: str) -> str:
+        root = self.types.find(key)
+        allowed = self.types.of(root)
+        if not allowed:
+            raise RuleError("the left side of the rule has no well-typed instance")
+        if len(allowed) > 1:
+            likely = [d for d in _PREFERRED if d in allowed] or sorted(allowed)
+            self.types.allowed[root] = frozenset({self.rng.choice(likely)})
+        return next(iter(self.types.of(root)))
+
+    # ------------------------------------------------------------------ terms
+
+    def _value(self, term: Term, free: frozenset[str], dtype: str) -> int:
+        self.values.append(term)
+        self.free.append(free)
+        self.dtypes.append(dtype)
+        return len(self.values) - 1
+
+    def _ground(self, term: Expr, sort: str) -> Any:
+        """A term with its variables filled in: an id, or a literal."""
+        if isinstance(term, List):
+            return self._build(term)
+        if not _is_variable(term):
+            return _literal(term)
+        name = term.text
+        if name not in self.bound:
+            if name in self.equations:
+                self.bound[name] = self._build(self.equations[name])
+            elif sort == "V":
+                self.bound[name] = self._random_value(self._dtype(f"v:{name}"))
+            elif sort == "f64":
+                self.bound[name] = self.rng.choice(_NUMBERS)
+            elif sort == "i64":
+                self.bound[name] = self.rng.choice(
+                    [n for n in _INTEGERS if n or not self.divides]
+                )
+            elif sort == "axis":
+                matrices = self.matrices and self.rng.random() < 0.7
+                self.bound[name] = "k" if matrices else self.rng.choice(_AXES)
+            elif sort == "Ix":
+                self.bound[name] = self._index([self.rng.choice("ijk")])
+            else:
+                raise RuleError(f"a variable {name!r} of sort {sort} cannot be filled in")
+        return self.bound[name]
+
+    def _build(self, term: List) -> int:
+        head, args = term.head, term.items[1:]
+        if head == "Load":
+            return self._load(args[0], args[1])
+        if head == "Kernel":
+            return self._kernel(args[0], args[1])
+        if head in ("Const", "Int", "NegZero"):
+            dtype = self._dtype(_dtype_key(args[-1]))
+            sort = "f64" if head == "Const" else "i64"
+            attrs = tuple(self._ground(a, sort) for a in args[:-1])
+            if head == "Int" and dtype not in ("i64", "i32"):
+                attrs = (abs(attrs[0]) % (2 if dtype == "bool" else 100),)
+            return self._value(Term(head, (), (*attrs, dtype)), frozenset(), dtype)
+        if head == "Iota":
+            text = self._ground(args[0], "Ix")
+            dtype = self._dtype(_dtype_key(args[1]))
+            return self._value(Term("Iota", (), (text, dtype)), self._axes(text), dtype)
+        if head == "Red":
+            op, axis = _literal(args[0]), self._ground(args[1], "axis")
+            x = self._ground(args[2], "V")
+            return self._reduce(str(op), axis, x)
+        if head == "Online":
+            axis = self._ground(args[0], "axis")
+            children = tuple(self._ground(a, "V") for a in args[1:])
+            free = self._union(children) - {axis}
+            return self._value(
+                Term("Online", children, (axis,)), free, self.dtypes[children[0]]
+            )
+        children = tuple(self._ground(a, "V") for a in args[: 1 if head == "Cast" else None])
+        dtype = self.dtypes[children[-1]]
+        attrs: tuple[Any, ...] = ()
+        if head == "Cast":
+            dtype = self._dtype(_dtype_key(args[1]))
+            attrs = (dtype,)
+        elif head == "LessThan":
+            dtype = "bool"
+        return self._value(Term(head, children, attrs), self._union(children), dtype)
+
+    def _union(self, children: Sequence[int]) -> frozenset[str]:
+        return frozenset().union(*(self.free[c] for c in children))
+
+    def _reduce(self, op: str, axis: str, x: int) -> int:
+        term = Term("Red", (x,), (op, axis))
+        return self._value(term, self.free[x] - {axis}, self.dtypes[x])
+
+    def _axes(self, text: str) -> frozenset[str]:
+        return frozenset().union(*(i.axes for i in self.indices[text]))
+
+    def _index(self, axes: Sequence[str]) -> str:
+        index = tuple(Index.axis(a) for a in axes)
+        text = ", ".join(map(str, index))
+        self.indices[text] = index
+        return text
+
+    def _random_axes(self, at_least: frozenset[str] = frozenset()) -> list[str]:
+        pool = sorted({*at_least, *(a for a in "ijk" if self.rng.random() < 0.5)})
+        if "z" not in pool and self.rng.random() < 0.03:
+            pool.append("z")
+        self.rng.shuffle(pool)
+        return pool
+
+    def _input(self, axes: Sequence[str], dtype: str) -> int:
+        shape = tuple(_POOL[a] for a in axes)
+        term = Term("Input", (), (f"x{len(self.tensors)}",))
+        self.tensors.append(Tensor(term, shape, DTYPES[dtype]))
+        return len(self.tensors) - 1
+
+    def _random_value(self, dtype: str) -> int:
+        kind = self.rng.random()
+        narrow = DTYPES[dtype].is_float and DTYPES[dtype].bits < 32
+        if kind < 0.15 and dtype != "bool":
+            if DTYPES[dtype].is_float:
+                number = self.rng.choice([n for n in _NUMBERS if abs(n) < 10 and n != 1.001])
+                return self._value(Term("Const", (), (number, dtype)), frozenset(), dtype)
+            number = self.rng.choice((1, 2, 3) if self.divides else (0, 1, 2, 3))
+            return self._value(Term("Int", (), (number, dtype)), frozenset(), dtype)
+        axes = self._random_axes()
+        t = self._input(axes, dtype)
+        free = frozenset(axes)
+        x = self._value(Term("Load", (t,), (self._index(axes),)), free, dtype)
+        if (
+            kind > 0.85 and not narrow
+        ):  # a sum of narrow floats is held unrounded by the evaluator
+            return self._reduce(self.rng.choice(("add", "max")), self.rng.choice("ijk"), x)
+        return x
+
+    def _load(self, tensor: Expr, index: Expr) -> int:
+        if isinstance(tensor, List):
+            t = self._ground(tensor, "T")
+            text = self.bound[index.text] if isinstance(index, Atom) else ""
+        else:
+            axes = self._random_axes()
+            if self.matrices:
+                axes = list(self.matrices.pop(0))
+                self.rng.shuffle(axes)
+            if not isinstance(index, Atom) or index.text in self.bound:
+                raise RuleError("a Load of a tensor needs an index variable of its own")
+            text = self.bound[index.text] = self._index(axes)
+            name = f"T:{tensor.text}"
+            if name not in self.bound:
+                self.bound[name] = self._input(axes, self._dtype(f"v:{tensor.text}"))
+            t = self.bound[name]
+        dtype = self.tensors[t].dtype.name
+        return self._value(Term("Load", (t,), (text,)), self._axes(text), dtype)
+
+    def _kernel(self, value: Expr, index: Expr) -> int:
+        v = self._ground(value, "V")
+        assert isinstance(index, Atom)
+        axes = sorted(self.free[v])
+        self.rng.shuffle(axes)
+        if self.rng.random() < 0.3:
+            axes = self._random_axes(self.free[v])
+        self.bound[index.text] = text = self._index(axes)
+        shape = tuple(_POOL[a] for a in axes)
+        term = Term("Kernel", (v,), (text,))
+        self.tensors.append(Tensor(term, shape, DTYPES[self.dtypes[v]]))
+        return len(self.tensors) - 1
+
+
+def _dtype_key(e: Expr) -> str:
+    text = str(e)
+    return f"={text.strip(chr(34))}" if text.startswith('"') else f"d:{text}"
+
+
+def _is_variable(atom: Atom) -> bool:
+    text = atom.text
+    return not (
+        text[0] in '"-.' or text[0].isdigit() or text in ("inf", "NaN", "true", "false")
+    )
+
+
+def _literal(e: Expr) -> Any:
+    text = str(e)
+    if text.startswith('"'):
+        return text.strip('"')
+    if text in ("inf", "-inf", "NaN"):
+        return float(text)
+    return float(text) if "." in text or "e" in text else int(text)
+
+
+def _sorts_axes(fact: List) -> bool:
+    """Whether an equation is about sets of axes, which need no term."""
+    return any(isinstance(e, List) and e.head.startswith("set-") for e in fact.items)
+
+
+def instances(form: Form, forms: Sequence[Form], count: int, seed: int) -> Terms:
+    """Random instances of a rule, all in one; `forms` has the rules of the relations it uses."""
+    terms, lemmas = Terms(), lemmas_of(forms)
+    for k in range(count):
+        Instance(facts_of(form), lemmas, random.Random(f"{seed}:{k}"), terms)
+    return terms
+
+
+def single_instances(
+    form: Form, forms: Sequence[Form], count: int, seed: int
+) -> Iterator[Terms]:
+    """The same instances, each by itself."""
+    lemmas = lemmas_of(forms)
+    for k in range(count):
+        terms = Terms()
+        Instance(facts_of(form), lemmas, random.Random(f"{seed}:{k}"), terms)
+        yield terms

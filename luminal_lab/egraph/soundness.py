@@ -1,0 +1,334 @@
+"""Does a rule tell the truth? Random instances, all members of every class compared in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from luminal_lab.egraph.audit import Disagreement, audit_classes
+from luminal_lab.egraph.egraph import EClass, ENode
+from luminal_lab.egraph.instances import Terms, facts_of, instances, lemmas_of, single_instances
+from luminal_lab.egraph.language import SIGNATURES
+from luminal_lab.egraph.process import Child, Limits, PartFailed
+from luminal_lab.egraph.program import commands
+from luminal_lab.egraph.readout import read_classes
+from luminal_lab.egraph.rulebook import Rulebook, RuleInfo, rule_info, rulebook
+from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, forms
+from luminal_lab.errors import LuminalError, RuleError
+from luminal_lab.resources import rules_dir
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TOLERANCE = {"exact": 1e-12, "reassociates": 1e-9, "approximate": 2.0**-5}
+_LIMITS = Limits(iterations=3, rows=3000, seconds=10.0)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An instance on which the two sides of a rule differ.
+
+    Arguments:
+        left, right: The two members of one class, written out.
+        error: Their largest relative difference (infinite for unlike NaN or inf); None when
+            one of them is ill-formed (another dtype, for example).
+        inputs: Which inputs showed it: `"finite"` or `"hostile"` (inf, NaN, zeros).
+        said: The complaint of egglog or of the evaluator, when there is no number.
+    """
+
+    left: str
+    right: str
+    error: float | None
+    inputs: str
+    said: str = ""
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"it makes an ill-formed term: {self.said}"
+        return (
+            f"{self.left}\n  is not\n{self.right}\n  ({self.inputs} inputs: {self.error:.3g})"
+        )
+
+
+@dataclass(frozen=True)
+class RuleCheck:
+    """The verdict on a rule.
+
+    Arguments:
+        rule: What the rule states about itself.
+        tried: Instances tried.
+        fired: How often the rule matched.
+        failure: The smallest instance on which it is false, None when there is none.
+    """
+
+    rule: RuleInfo
+    tried: int
+    fired: int
+    failure: Failure | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it fired and was never false."""
+        return self.failure is None and self.fired > 0
+
+    def __repr__(self) -> str:
+        head = f"rule {self.rule.name!r} ({self.rule.tolerance}): {self.rule.law}"
+        if self.failure is not None:
+            verdict = f"FALSE: {self.failure}"
+        elif not self.fired:
+            verdict = f"never matched in {self.tried} instances: nothing was tested"
+        else:
+            verdict = (
+                f"true on {self.fired} of {self.tried} instances (it did not match the rest)"
+            )
+        return f"{head}\n{verdict}"
+
+
+def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
+    """Test a rule on random well-typed instances of its left side.
+
+    Arguments:
+        rule: Its text with the comments that state its law and its class (and relations that it
+            declares), or the name of a built-in rule.
+        tried: How many instances.
+        seed: Same seed, same instances.
+
+    Returns:
+        The verdict; with the smallest failing instance when it is false.
+
+    Raises:
+        RuleError: it does not parse, states no law, or its left side cannot be instantiated.
+
+    Example:
+        >>> check_rule('''
+        ... ;; law: x+x = x (it is not)
+        ... ;; class: exact
+        ... (rewrite (Add x x) x :name "wrong")''').ok
+        False
+    """
+    builtin = _builtin_sources()
+    if "(" not in rule:
+        for file, text in builtin:
+            for form in _rules(forms(text, file)):
+                if rule_info(form, file).name == rule:
+                    return check_form(form, file, builtin, tried, seed)
+        raise RuleError(f"there is no rule called {rule!r}")
+    given = [("rule", rule)]
+    mine = list(_rules(forms(rule, "rule")))
+    if len(mine) != 1:
+        raise RuleError(f"expected the text of one rule, found {len(mine)}")
+    return check_form(mine[0], "rule", builtin + given, tried, seed)
+
+
+def check_form(
+    form: Form, file: str, sources: Sequence[tuple[str, str]], tried: int, seed: int
+) -> RuleCheck:
+    """`check_rule`, of a form of one of `sources`."""
+    info = rule_info(form, file)
+    every = [f for name, text in sources for f in forms(text, name)]
+    book = _book(info, form, sources, every)
+    # All instances in one e-graph: fast. Only when that shows something wrong, one by one.
+    together = instances(form, every, tried, seed)
+    states, failed = _run(book, [together])
+    fired = _fired(states[0], info.name)
+    if failed is None and (not fired or _judge(together, states[0], book, info) is None):
+        return RuleCheck(info, tried, fired, None)
+    alone = list(single_instances(form, every, tried, seed))
+    states, failed = _run(book, alone)
+    for terms, state in sorted(zip(alone, states), key=lambda pair: len(pair[0].values)):
+        failure = _judge(terms, state, book, info) if _fired(state, info.name) else None
+        if failure is not None:
+            return RuleCheck(info, tried, sum(_fired(s, info.name) for s in states), failure)
+    said = failed or "several instances together, not one by one"
+    return RuleCheck(info, tried, max(1, fired), Failure("", "", None, "", said))
+
+
+def mutants(form: Form) -> Iterator[tuple[str, Form]]:
+    """The rule without one of its guards, for each guard: `(the guard, the rule)`.
+
+    A guard is a fact that binds no variable: a comparison, a set test, a dtype family.
+    """
+    for fact in facts_of(form):
+        if not _is_guard(fact, form):
+            continue
+        text = _without(form.expr, fact)
+        yield str(fact), Form(text, str(text), form.comments)
+
+
+def _is_guard(fact: List, form: Form) -> bool:
+    if fact.head == "=":
+        left, right = fact.items[1], fact.items[2]
+        return all(
+            not isinstance(e, Atom) or e.text[0] in '"-0123456789' for e in (left, right)
+        )
+    return fact.head in (
+        "!=", "<", ">", "<=", ">=", "set-not-contains", "set-contains",
+        "wide", "floating", "exactly",
+    )  # fmt: skip
+
+
+def _without(expr: List, fact: List) -> List:
+    def drop(e: Expr) -> Expr:
+        if not isinstance(e, List):
+            return e
+        return List(tuple(drop(x) for x in e.items if x is not fact), e.line, e.column)
+
+    out = drop(expr)
+    assert isinstance(out, List)
+    items = list(out.items)
+    for k, item in enumerate(items):  # an empty :when goes with its last guard
+        if isinstance(item, Atom) and item.text == ":when" and items[k + 1] == List(()):
+            del items[k : k + 2]
+            break
+        after = items[k + 1] if k + 1 < len(items) else None
+        if isinstance(item, Atom) and item.text == ":when" and isinstance(after, List):
+            if not after.items:
+                del items[k : k + 2]
+                break
+    return List(tuple(items), expr.line, expr.column)
+
+
+# ---------------------------------------------------------------------- running
+
+
+def _builtin_sources() -> list[tuple[str, str]]:
+    paths = sorted(p for p in rules_dir().rglob("*.egg") if p.name != "language.egg")
+    return [(p.name, p.read_text(encoding="utf-8")) for p in paths]
+
+
+def _rules(found: Sequence[Form]) -> Iterator[Form]:
+    return (f for f in found if f.expr.head in ("rewrite", "birewrite", "rule"))
+
+
+def _book(
+    info: RuleInfo, form: Form, sources: Sequence[tuple[str, str]], every: Sequence[Form]
+) -> Rulebook:
+    """The rule, and those that derive the relations which it matches."""
+    lemmas = lemmas_of(every)
+    wanted, pending = [info.name], [form]
+    while pending:
+        for fact in facts_of(pending.pop()):
+            for lemma in lemmas.get(fact.head, ()):
+                name = rule_info(lemma, "").name
+                if name not in wanted:
+                    wanted.append(name)
+                    pending.append(lemma)
+    declared = "\n".join(f.text for f in every if f.expr.head in ("relation", "function"))
+    texts = [("declarations", declared)]
+    comments = "\n".join(f";; {c}" for c in form.comments)
+    texts.append((info.file, f"{comments}\n{form.text}"))
+    for f in _rules(every):
+        name = rule_info(f, "").name
+        if name in wanted and name != info.name:
+            texts.append((name, "\n".join([*(f";; {c}" for c in f.comments), f.text])))
+    return rulebook(texts)
+
+
+def _run(
+    book: Rulebook, found: Sequence[Terms]
+) -> tuple[list[dict[str, Any] | None], str | None]:
+    """The state after saturating each instance; and what egglog said if it refused one."""
+    programs = [commands(i.encoding()) for i in found]
+    try:
+        with Child() as child:
+            results = child.run(book, programs, _LIMITS)
+    except PartFailed as failed:
+        done, _ = _run(book, found[: failed.part]) if failed.part else ([], None)
+        return [*done, *[None] * (len(found) - len(done))], failed.said
+    return [_with_matches(r) for r in results], None
+
+
+def _with_matches(result: Any) -> dict[str, Any]:
+    matches: dict[str, int] = {}
+    for iteration in result.iterations:
+        for name, count in iteration["matches"].items():
+            matches[name] = matches.get(name, 0) + count
+    return {"tables": result.state, "matches": matches}
+
+
+def _fired(state: Mapping[str, Any] | None, name: str) -> int:
+    if state is None:
+        return 0
+    return sum(state["matches"].get(n, 0) for n in (name, f"{name}=>", f"{name}<="))
+
+
+def _judge(
+    instance: Terms, state: Mapping[str, Any] | None, book: Rulebook, info: RuleInfo
+) -> Failure | None:
+    if state is None:
+        return None
+    encoding = instance.encoding()
+    classes, _, _, _ = read_classes(state["tables"], encoding, book.rules, keep_all=True)
+    kinds = ["finite"] if info.tolerance != "exact" else ["finite", "hostile"]
+    for kind, seed in itertools.product(kinds, (1, 2)):
+        buffers = _buffers(instance, kind == "hostile", seed)
+        tolerance = _TOLERANCE[info.tolerance]
+        try:
+            found = audit_classes(classes, encoding.extents, buffers, tolerance=tolerance)
+        except (
+            RuntimeError,
+            LuminalError,
+        ) as error:  # the rule built a term that makes no sense
+            return Failure("", "", None, kind, f"{type(error).__name__}: {error}")
+        if found:
+            return _failure(found[0], classes, kind)
+    return None
+
+
+def _failure(found: Disagreement, classes: Sequence[EClass], kind: str) -> Failure:
+    return Failure(
+        term_text(found.against, classes), term_text(found.node, classes), found.error, kind
+    )
+
+
+def term_text(node: ENode, classes: Sequence[EClass], depth: int = 6) -> str:
+    """An e-node written out, with the first e-node of each class below it."""
+    attrs = [
+        f"[{', '.join(map(str, a))}]" if isinstance(a, tuple) else str(a) for a in node.attrs
+    ]
+    if depth == 0:
+        return f"({node.op} …)"
+    below = [term_text(classes[c].nodes[0], classes, depth - 1) for c in node.children]
+    return f"({' '.join([node.op, *attrs, *below])})"
+
+
+def _buffers(instance: Terms, hostile: bool, seed: int) -> dict[str, Tensor]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    special = torch.tensor([0.0, float("inf"), float("-inf"), float("nan"), 1.0, -2.0])
+    out = {}
+    for name, (shape, dtype) in instance.buffers().items():
+        held = getattr(torch, dtype if dtype == "bool" else _torch_name(dtype))
+        if held.is_floating_point:
+            x = torch.randn(shape, generator=generator, dtype=torch.float64)
+            if hostile:
+                pick = torch.randint(0, len(special), shape, generator=generator)
+                x = torch.where(torch.rand(shape, generator=generator) < 0.5, special[pick], x)
+        else:
+            low, high = (0, 2) if dtype == "bool" else (int(instance.divides), 5)
+            x = torch.randint(low, high, shape, generator=generator)
+        out[name] = x.to(held)
+    return out
+
+
+def _torch_name(name: str) -> str:
+    from luminal_lab.hlir.dtypes import DTYPES
+
+    return DTYPES[name].torch_name
+
+
+def builtin_rules() -> list[tuple[Path, Form]]:
+    """Every built-in rule, opt-in themes included, with its file."""
+    paths = sorted(p for p in rules_dir().rglob("*.egg") if p.name != "language.egg")
+    return [
+        (p, form)
+        for p in paths
+        for form in _rules(forms(p.read_text(encoding="utf-8"), p.name))
+    ]
+
+
+__all__ = ["SIGNATURES", "Failure", "RuleCheck", "builtin_rules", "check_rule", "mutants"]
