@@ -57,14 +57,15 @@ def vector_axis(s: Stmt, body: Body, last: Mapping[str, str] = {}) -> str | None
             c = terms.coefficient(terms.remake(_DUMMY, (), ("", (s.index,))), a)
             score += 3.0 if c == 1 else -1.0
         elif s.kind != "store" and last.get(s.target or s.name) == a:
-            score += 2.0
+            score += 2.0 if s.axes == s.space else 0.25
         for v in loads(s):
             if a not in v.free:
                 continue
             if any(a in arg.free for arg in v.args):
                 score -= 1.0
             elif v.attrs[0].startswith("%"):
-                score += 1.0 if last.get(v.attrs[0]) == a else 0.0
+                unit = last.get(v.attrs[0]) == a
+                score += (1.5 if v.free == s.space else 0.5) if unit else -0.25
             else:
                 c = terms.coefficient(v, a)
                 weight = 2.0 if points(v.free, body.extents) > 4096 else 1.0

@@ -105,6 +105,7 @@ class Lowering:
         self.names: Counter[str] = Counter()
         self.shapes: dict[str, alloc.Shape] = {}
         self.last: dict[str, str] = {}  # innermost layout axis of locals
+        self.fixed: set[str] = set()  # locals whose layout is decided
         self.products: dict[str, Product] = {}
         self.build_names: set[str] = set()
         self.build_stmts: list[Stmt] = []
@@ -152,6 +153,16 @@ class Lowering:
         count = self.names[stem]
         return f"%{stem}" if count == 1 and f"%{stem}" not in self.shapes else f"%{stem}{count}"
 
+    def prefer_last(self, name: str, axis: str) -> None:
+        """The nest that writes a local has this vector axis: make it the innermost in memory."""
+        shape = self.shapes.get(name)
+        if shape is None or name in self.fixed or axis not in shape.axes:
+            return
+        layout = tuple(x for x in shape.layout if x[0] != axis) + ((axis, 1),)
+        self.shapes[name] = replace(shape, layout=layout)
+        self.last[name] = axis
+        self.fixed.add(name)
+
     def inherit(self, name: str, other: str) -> None:
         """`name` is a part of the product `other`: it has the same nest."""
         if other in self.products:
@@ -167,6 +178,8 @@ class Lowering:
         self.shapes[name] = alloc.Shape(s.dtype, axes, layout, lanes)
         if layout:
             self.last[name] = layout[-1][0]
+        if s.layout:
+            self.fixed.add(name)
 
     def _layout(self, axes: tuple[str, ...], s: Stmt) -> list[str]:
         """Plain layouts put the axis that consumers reduce, or the longest one, last."""
@@ -221,7 +234,7 @@ class Lowering:
         """Statements under the loops of `scope`, with the loops of `order` still to come."""
         if not stmts:
             return []
-        while order and not any(order[0].axis in s.space for s in stmts):
+        while order and self._idle(order[0], stmts, scope):
             order = order[1:]
         if not order:
             return self.leaf(stmts, scope) if scope.nest else self.finish(stmts, scope)
@@ -233,6 +246,12 @@ class Lowering:
             )
         return out
 
+    def _idle(self, entry: Entry, stmts: Sequence[Stmt], scope: Scope) -> bool:
+        """Whether a loop would do nothing: no statement has its axis, or it has one block."""
+        if not any(entry.axis in s.space for s in stmts):
+            return True
+        return entry.kind == "serial" and entry.step >= scope.step(entry.axis, self.extents)
+
     def loop(
         self, entry: Entry, part: Sequence[Stmt], rest: tuple[Entry, ...], scope: Scope
     ) -> list[Node]:
@@ -241,8 +260,6 @@ class Lowering:
         reducing = any(axis in s.over for s in part)
         if kind == "grid" and reducing:
             kind = "serial"
-        if not scope.nest and kind == "serial" and entry.step >= scope.step(axis, self.extents):
-            return self.emit(part, rest, scope)  # one block: nothing is carried
         before: list[Node] = []
         after: list[Stmt] = []
         inner = list(part)
@@ -318,6 +335,9 @@ class Lowering:
         if pending:
             stmts = online.whole(stmts, self)
         out: list[Node] = []
+        for s in stmts:
+            if s.kind in ("set", "reduce"):
+                self.declare(s)
         for group in nests.groups(stmts, scope, self):
             order = tuple(group.order)
             sub = replace(scope, nest=order or (Entry("", 1, "inner"),))

@@ -204,7 +204,7 @@ def groups(stmts: Sequence[Stmt], scope: Scope, low: Lowering) -> list[Group]:
     """Deal statements to nests, in order."""
     out: list[Group] = []
     where: dict[str, int] = {}
-    for s in stmts:
+    for s in _products_late(stmts, low):
         first = max((where[d] for d in s.deps() if d in where), default=0)
         p = low.products.get(s.name) if s.kind == "reduce" else None
         vector = None if p else _vector(s, scope, low)
@@ -219,11 +219,47 @@ def groups(stmts: Sequence[Stmt], scope: Scope, low: Lowering) -> list[Group]:
         g.stmts.append(s)
         if vector and not g.product:
             g.vectors.add(vector)
+        lanes = g.product.col if g.product else vector
+        if lanes and s.kind in ("set", "reduce"):
+            low.prefer_last(s.target or s.name, lanes)
         for name in (s.name, s.target):
             if name:
                 where[name] = max(at, where.get(name, 0))
     for g in out:
         g.order = _product_order(g, low) if g.product else _plain_order(g, scope, low)
+    return out
+
+
+def _products_late(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:
+    """An order in which everything that does not need a product comes before it.
+
+    What a product's epilogue reads is then known when its nest begins.
+    """
+    left, out = list(stmts), []
+    waiting = {name for s in stmts for name in (s.name, s.target) if name}
+    position = {id(s): k for k, s in enumerate(stmts)}
+    writers: dict[str, list[Stmt]] = {}
+    for s in stmts:
+        for name in {s.name, s.target} - {""}:
+            writers.setdefault(name, []).append(s)
+
+    def ready(s: Stmt) -> bool:
+        return not any(
+            id(w) in waits and position[id(w)] < position[id(s)]
+            for d in s.deps()
+            if d in waiting
+            for w in writers[d]
+        )
+
+    waits = set(position)
+    while left:
+        able = [s for s in left if ready(s)]
+        plain = [s for s in able if s.kind == "set" or s.name not in low.products]
+        plain = [s for s in plain if s.kind != "store"] or plain
+        chosen = (plain or able)[0]
+        out.append(chosen)
+        left = [s for s in left if s is not chosen]
+        waits.discard(id(chosen))
     return out
 
 
