@@ -1,4 +1,7 @@
-"""Hlir → e-graph: encoding, rules, saturation, read-out, and the check that rules tell the truth."""
+"""Hlir → e-graph: encoding, rules, saturation, read-out, and the check that rules are true.
+
+`saturate` and `evaluate` live in the modules of their names.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,15 @@ _HOME = {
     "Report": "egraph",
     "RuleInfo": "rulebook",
     "check_rule": "soundness",
-    "evaluate": "evaluate",
     "load_rules": "rulebook",
-    "saturate": "saturate",
 }
 
 __all__ = list(_HOME)
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
-    from luminal_lab.egraph.evaluate import evaluate
     from luminal_lab.egraph.process import Limits
     from luminal_lab.egraph.rulebook import RuleInfo, load_rules
-    from luminal_lab.egraph.saturate import saturate
     from luminal_lab.egraph.soundness import check_rule
 
 

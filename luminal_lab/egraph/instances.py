@@ -24,9 +24,9 @@ from luminal_lab.hlir.ops import BINARY, OPS, UNARY
 
 _POOL = {"i": 2, "j": 3, "k": 4, "z": 0}  # axes and their extents
 _AXES = (*"ijk" * 4, "z")
-_PREFERRED = ("f32",) * 6 + ("f64", "bf16", "f16", "i64", "i32", "u8", "bool")
+_PREFERRED = (*("f32",) * 8, "f64", "bf16", "f16", "i64", *("i32",) * 3, "u8", "bool")
 _NUMBERS = (1.0, -1.0, 0.0, 0.5, 2.0, -2.0, 3.0, float("inf"), float("-inf"), 1.001)
-_INTEGERS = (0, 1, 2, 3, -1, -2, 5, 40_000, 1 << 30)
+_INTEGERS = (0, 1, 2, 3, -1, -2, 40_000, 60_000, 1 << 30)
 
 
 def facts_of(form: Form) -> list[List]:
