@@ -103,11 +103,13 @@ class Lowering:
         self.extents = dict(body.extents)
         self.lanes = machine.vector_bytes // 4
         self.names: Counter[str] = Counter()
+        self.taken = {s.name for s in body.stmts}
         self.shapes: dict[str, alloc.Shape] = {}
         self.last: dict[str, str] = {}  # innermost layout axis of locals
         self.fixed: set[str] = set()  # locals whose layout is decided
         self.products: dict[str, Product] = {}
         self.build_names: set[str] = set()
+        self.everything: list[Stmt] = []
         self.build_stmts: list[Stmt] = []
 
     def run(self) -> TileProgram:
@@ -115,6 +117,7 @@ class Lowering:
         stmts = nests.hoist(list(self.body.stmts), self)
         stmts = nests.keep_values(stmts, self)
         stmts = nests.stage_products(stmts, self)
+        self.everything = stmts
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
         body = self.top(stmts, order)
@@ -149,9 +152,13 @@ class Lowering:
 
     def fresh(self, stem: str) -> str:
         """A new local name."""
-        self.names[stem] += 1
-        count = self.names[stem]
-        return f"%{stem}" if count == 1 and f"%{stem}" not in self.shapes else f"%{stem}{count}"
+        while True:
+            self.names[stem] += 1
+            count = self.names[stem]
+            name = f"%{stem}" if count == 1 else f"%{stem}{count}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return name
 
     def prefer_last(self, name: str, axis: str) -> None:
         """The nest that writes a local has this vector axis: make it the innermost in memory."""
@@ -283,11 +290,13 @@ class Lowering:
             opened=opened,
             shared=scope.shared or kind == "grid",
         )
-        bodies = (
-            predicates.segments(inner, axis, entry.step, child, self)
-            if not scope.nest
-            else [((), (), inner)]
-        )
+        bodies: list[predicates.Segment] = [((), (), inner)]
+        if not scope.nest and kind == "serial" and self._private(part, axis):
+            dead = self._skippable(part, axis)
+            bodies = predicates.segments(inner, axis, entry.step, child, self, dead)
+            bodies = [
+                (lo, hi, self._copy(x) if k else x) for k, (lo, hi, x) in enumerate(bodies)
+            ]
         out = before
         for lo, hi, stmts in bodies:
             nodes = tuple(self.emit(stmts, rest, child))
@@ -298,6 +307,49 @@ class Lowering:
             if after
             else []
         )
+        return out
+
+    def _skippable(self, part: Sequence[Stmt], axis: str) -> list[Value]:
+        """What must be -inf in a block for the block to be skipped; nothing when none may be."""
+        for s in part:
+            if s.kind == "store" or (axis in s.over and s.kind != "online"):
+                return []
+        return list(dict.fromkeys(s.values[0] for s in part if s.kind == "online"))
+
+    def _private(self, part: Sequence[Stmt], axis: str) -> bool:
+        """Whether nothing outside of the loop reads what its blocks compute point by point."""
+        names = {s.name: s.axes for s in part}
+        return not any(
+            d in names and axis in names[d]
+            for s in self.everything
+            if s.name not in names
+            for d in s.deps()
+        )
+
+    def _copy(self, stmts: Sequence[Stmt]) -> list[Stmt]:
+        """The statements with locals of their own (state that is carried stays shared)."""
+        own = {
+            s.name: self.fresh(s.name[1:]) for s in stmts if s.kind != "store" and not s.target
+        }
+
+        def renamed(v: Value, args: tuple[Value, ...]) -> Value:
+            if v.op == "load" and v.attrs[0] in own:
+                return terms.remake(v, args, (own[v.attrs[0]], *v.attrs[1:]))
+            return terms.remake(v, args)
+
+        out = []
+        for s in stmts:
+            for old, new in own.items():
+                if s.name == old:
+                    self.inherit(new, old)
+            out.append(
+                replace(
+                    s,
+                    name=own.get(s.name, s.name),
+                    values=tuple(terms.rewrite(s.values, renamed)),
+                    after=tuple(own.get(a, a) for a in s.after),
+                )
+            )
         return out
 
     # ------------------------------------------------------------------ reductions in a nest

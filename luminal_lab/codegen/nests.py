@@ -266,7 +266,9 @@ def _products_late(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:
 def _vector(s: Stmt, scope: Scope, low: Lowering) -> str | None:
     block = {a: min(low.extents[a], scope.step(a, low.extents)) for a in s.space}
     body = replace(low.body, extents={**low.extents, **block})
-    return analysis.vector_axis(s, body, low.last)
+    name = s.target or s.name
+    last = {n: a for n, a in low.last.items() if n != name or n in low.fixed}
+    return analysis.vector_axis(s, body, last)
 
 
 def _joins(

@@ -1,21 +1,191 @@
-"""Predicates of selects: where a block is entirely inside, entirely outside, or neither."""
+"""Predicates of selects: where a whole block satisfies one, and which blocks need not be visited.
+
+A comparison of affine expressions in which the loop's axis has coefficient 1 or -1 (a causal mask,
+a window, padding) divides the axis' blocks into those where it holds everywhere, those where it
+holds nowhere, and those between. Each part gets a loop of its own, in which the comparison is a
+constant wherever it is one; a part whose online reductions then see nothing but -inf is left out.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Stmt
+from luminal_lab.codegen.terms import const
+from luminal_lab.egraph.values import Value, postorder
+from luminal_lab.hlir.dtypes import BOOL
 from luminal_lab.hlir.index import Index
 
 if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Lowering, Scope
 
-Segment = tuple[tuple[Index, ...], tuple[Index, ...], Sequence[Stmt]]
+Bounds = tuple[Index, ...]
+Part = tuple[Bounds, Bounds, dict[Value, Value]]
+Segment = tuple[Bounds, Bounds, list[Stmt]]
+MAX_BODIES = 4  # copies of a loop's body
 
 
 def segments(
-    stmts: Sequence[Stmt], axis: str, step: int, scope: Scope, low: Lowering
+    stmts: Sequence[Stmt],
+    axis: str,
+    step: int,
+    scope: Scope,
+    low: Lowering,
+    dead: Sequence[Value] = (),
 ) -> list[Segment]:
-    """The loops over an axis: bounds, and the statements that each of them has."""
-    return [((), (), list(stmts))]
+    """The loops over an axis that together do what one loop over all of its blocks does.
+
+    Arguments:
+        stmts: The statements of the loop's body.
+        axis: Its axis.
+        step: Points of a block.
+        scope: The enclosing loops, this one included.
+        low: The lowering.
+        dead: Values which, when all of them are -inf in a block, make the block superfluous.
+
+    Returns:
+        For each loop its lower and upper bounds (see `tile.Loop`) and its statements.
+    """
+    atoms = _comparisons([v for s in stmts for v in s.values] + list(dead), axis)
+    parts: list[Part] = [((), (), {})]
+    for atom, form in atoms:
+        pieces = _pieces(atom, form, axis, step, scope, low)
+        wider = [
+            (lo + lo2, hi + hi2, by | by2) for lo, hi, by in parts for lo2, hi2, by2 in pieces
+        ]
+        wider = [p for p in wider if not _superfluous(p, dead)]
+        if len(wider) > MAX_BODIES:
+            break
+        parts = wider
+    out: list[Segment] = []
+    for lo, hi, by in parts:
+        out.append((lo, hi, [s.map(lambda v, by=by: simplify(v, by)) for s in stmts]))
+    return out
+
+
+def affine(v: Value) -> Index | None:
+    """The term as an index expression, if it is one."""
+    if v.op == "iota":
+        return v.attrs[0] if v.attrs[0].is_affine else None
+    if v.op == "const":
+        x = v.attrs[0]
+        return Index.num(int(x)) if float(x) == int(x) else None
+    if v.op == "cast" and v.args[0].dtype.is_int:
+        return affine(v.args[0])
+    if v.op == "add" and v.dtype.is_int:
+        a, b = affine(v.args[0]), affine(v.args[1])
+        return a + b if a is not None and b is not None else None
+    if v.op == "mul" and v.dtype.is_int:
+        a, b = affine(v.args[0]), affine(v.args[1])
+        if a is not None and b is not None and not (a.terms and b.terms):
+            return b * a.const if not a.terms else a * b.const
+    return None
+
+
+def _comparisons(values: Sequence[Value], axis: str) -> list[tuple[Value, Index]]:
+    """Comparisons that depend on the axis, each as `form >= 0`."""
+    out: dict[Value, Index] = {}
+    for v in postorder(values):
+        if v.op != "lessthan" or axis not in v.free or v.args[0].dtype.kind == "bool":
+            continue
+        if any(_is_infinite(a) for a in v.args):
+            continue
+        a, b = affine(v.args[0]), affine(v.args[1])
+        if a is not None and b is not None:
+            form = b - a - 1
+            if abs(form.coef(axis)) == 1:
+                out[v] = form
+    return list(out.items())
+
+
+def _is_infinite(v: Value) -> bool:
+    return v.op == "const" and not math.isfinite(float(v.attrs[0]))
+
+
+def _pieces(
+    atom: Value, form: Index, axis: str, step: int, scope: Scope, low: Lowering
+) -> list[Part]:
+    """Blocks where `form >= 0` everywhere, where it is mixed, and where it is nowhere so."""
+    sign = form.coef(axis)
+    rest = form - Index.axis(axis) * sign
+    least, most = _range(rest, scope, low)
+    yes, no = {atom: const(True, BOOL)}, {atom: const(False, BOOL)}
+    if sign < 0:  # rest - t >= 0: true for small t
+        return [
+            ((), (least - step + 2,), yes),
+            ((least + 1,), (most + 1,), {}),
+            ((most + step,), (), no),
+        ]
+    return [
+        ((), (-most - step + 1,), no),
+        ((-most,), (-least,), {}),
+        ((-least + step - 1,), (), yes),
+    ]
+
+
+def _range(rest: Index, scope: Scope, low: Lowering) -> tuple[Index, Index]:
+    """Least and greatest value over the current blocks, over the loops' variables."""
+    bound = {a for a, _, _ in scope.path}
+    least = most = Index.num(rest.const)
+    for atom, coef in rest.terms:
+        assert isinstance(atom, str)
+        size = scope.step(atom, low.extents)
+        base = Index.axis(atom) * coef if atom in bound else Index.num(0)
+        reach = coef * (size - 1)
+        least = least + base + min(reach, 0)
+        most = most + base + max(reach, 0)
+    return least, most
+
+
+def _superfluous(part: Part, dead: Sequence[Value]) -> bool:
+    return bool(dead) and all(_minus_inf(simplify(v, part[2])) for v in dead)
+
+
+def _minus_inf(v: Value) -> bool:
+    return v.op == "const" and v.dtype.is_float and float(v.attrs[0]) == -math.inf
+
+
+def simplify(root: Value, by: dict[Value, Value]) -> Value:
+    """The term with comparisons replaced by constants, and what follows from that.
+
+    Adding -inf gives -inf (also to NaN and to +inf, which a skipped block does not look at).
+    """
+    if not by:
+        return root
+
+    def step(v: Value, args: tuple[Value, ...]) -> Value:
+        if v in by:
+            return by[v]
+        if args == v.args:
+            return v
+        if v.op == "select" and args[0].op == "const":
+            return args[1] if args[0].attrs[0] else args[2]
+        if v.dtype.kind == "bool" and v.op in ("mul", "add"):
+            for a, b in (args, args[::-1]):
+                if a.op == "const":
+                    neutral = v.op == "mul"
+                    return b if bool(a.attrs[0]) is neutral else const(not neutral, BOOL)
+        if v.op == "lessthan" and args[0].dtype.kind == "bool":
+            a, b = args
+            if b.op == "const" and not b.attrs[0] or a.op == "const" and a.attrs[0]:
+                return const(False, BOOL)
+            if a.op == "const":
+                return b
+        if v.op == "add" and v.dtype.is_float:
+            if any(_minus_inf(a) for a in args):
+                return const(-math.inf, v.dtype)
+            for a, b in (args, args[::-1]):
+                if a.op == "const" and float(a.attrs[0]) == 0.0:
+                    return b
+        if v.op == "mul" and v.dtype.is_float:
+            for a, b in (args, args[::-1]):
+                if _minus_inf(a) and b.op == "const" and float(b.attrs[0]) > 0:
+                    return a
+        if v.op == "cast" and args[0].op == "const" and v.dtype.is_float:
+            return const(float(args[0].attrs[0]), v.dtype)
+        return terms.remake(v, args)
+
+    return terms.rewrite([root], step)[0]
