@@ -209,6 +209,10 @@ class Reference:
             self._store(n)
         return self._values[node]
 
+    def assume(self, node: NodeId, value: Tensor) -> None:
+        """Take `value` for the value of a node from now on, instead of computing it."""
+        self._values[node] = value
+
     def sample(self, node: NodeId, points: Sequence[Tensor]) -> Tensor:
         """The value of a node at some points only, which may be much cheaper than all of it.
 
