@@ -32,7 +32,7 @@ _HOME = {
     "Tolerance": "target",
 }
 
-__all__ = list(_HOME)  # noqa: PLE0605
+__all__ = list(_HOME)
 
 if TYPE_CHECKING:
     from luminal_lab.search.budget import Budget

@@ -7,11 +7,13 @@ tolerance classes of the rules that made the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.egraph.egraph import ENCODED
 from luminal_lab.egraph.values import Kernel, Value, postorder
-from luminal_lab.errors import SearchError
+from luminal_lab.errors import SearchError, VerificationError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.interpreter import Reference
@@ -24,11 +26,12 @@ from luminal_lab.search.target import Expected, Tolerance
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from luminal_lab.egraph.egraph import EGraph
+    from luminal_lab.egraph.egraph import EGraph, ENode
 
 _WHOLE = 1 << 17  # outputs with more elements are compared at some points only
-_BLOCK = 4096  # elements at either end that always are among those points
-_POINTS = 24576  # points drawn from the middle
+_POINTS = 1 << 16  # about so many
+_FEW = 4096  # points at which two e-nodes are compared
+_ANCHORS = 24  # points of a tensor that are compared with the HLIR interpreter
 
 # Relative error that one dtype allows: of exact laws, of reassociation, of approximate laws.
 BASE: dict[str, tuple[float, float, float]] = {
@@ -62,6 +65,11 @@ class RegionVerifier:
         for node, t in sorted(self.part.node_class.items()):
             if self._same_layout(node, t):
                 self._node_of.setdefault(t, node)
+        self._anchors_at = {
+            t
+            for t, node in self._node_of.items()
+            if self.part.hlir.nodes[node].op in REDUCTIONS
+        }
         self._tensors: dict[int, Tensor] = {}
         self._truths: dict[int, Value] = {}
 
@@ -76,24 +84,58 @@ class RegionVerifier:
     def tensor(self, t: int) -> Tensor:
         """The float64 (or exact integer) value of a T-class, of its stored shape."""
         if t not in self._tensors:
-            cls = self.part.classes[t]
-            if t in self._node_of:
-                value = self.reference.value(self._node_of[t])
-                cut = tuple(slice(0, n) for n in cls.shape)
-                self._tensors[t] = value[cut]
-            else:
-                self._tensors[t] = self._derived(t)
+            value = self._opaque(t)
+            if value is None:
+                made = self._written(t)
+                term = self._meaning(made.children[0], t)
+                shape = self.part.classes[t].shape
+                buffers = self._buffers(term)
+                value = stored(term, made.attrs[0], shape, self.part.extents, buffers)
+                self._anchor(t, value.reshape(-1), None)
+            self._tensors[t] = value
+            node = self._node_of.get(t)
+            if node is not None:
+                self.reference.assume(node, value.expand(self.part.hlir.nodes[node].shape))
         return self._tensors[t]
 
-    def _derived(self, t: int) -> Tensor:
-        """The value of a tensor that is no HLIR node, as the encoder or a rule first wrote it."""
-        nodes = self.part.classes[t].nodes
-        kernel = next((e for e in nodes if e.op == "kernel"), None)
+    def _opaque(self, t: int) -> Tensor | None:
+        """The value of an input, or of what no derived kernel makes (scatter, custom)."""
+        if t in self._node_of and not any(e.op == "kernel" for e in self.part.classes[t].nodes):
+            for e in self.part.classes[t].nodes:
+                for child in e.children:
+                    self.tensor(child)
+            return self.reference.value(self._node_of[t])
+        if self.space.inputs[t] is not None:
+            return self.reference.value(self._node_of[t])
+        return None
+
+    def _written(self, t: int) -> ENode:
+        """The kernel that the encoder, or else a rule, first wrote for a T-class."""
+        kernel = next((e for e in self.part.classes[t].nodes if e.op == "kernel"), None)
         if kernel is None:
             raise SearchError(f"T-class {t} has neither an HLIR node nor a kernel")
-        value = self.truth(kernel.children[0])
-        shape = self.part.classes[t].shape
-        return stored(value, kernel.attrs[0], shape, self.part.extents, self._buffers(value))
+        return kernel
+
+    def _anchor(self, t: int, flat: Tensor, points: Tensor | None) -> None:
+        """Compare a value with the HLIR interpreter, given the values of what it reads.
+
+        Everything else here stands on the encoder's terms; this ties those to the program.
+        """
+        import torch
+
+        node = self._node_of.get(t)
+        if node is None or not flat.numel():
+            return
+        some = torch.linspace(0, flat.numel() - 1, min(_ANCHORS, flat.numel())).long()
+        at = some if points is None else points[some]
+        index = torch.unravel_index(at, self.part.classes[t].shape)
+        want = self.reference.sample(node, index) if index else self.reference.value(node)
+        if not _close(flat[some], want.reshape(-1), self.part.classes[t].dtype):
+            raise VerificationError(
+                f"the encoding of HLIR node %{node} differs from the interpreter",
+                where=self.part.hlir.nodes[node].source.line or None,
+                fix="report it: this is a bug of the encoder, not of a rule",
+            )
 
     def _buffers(self, value: Value) -> dict[str, Tensor]:
         names = {v.attrs[0] for v in postorder([value]) if v.op == "load"}
@@ -121,22 +163,36 @@ class RegionVerifier:
         return inputs, expected
 
     def _expected(self, t: int, base: float) -> Expected:
-        import torch
-
         cls = self.part.classes[t]
-        total = 1
-        for n in cls.shape:
-            total *= n
-        if total <= _WHOLE or t in self._tensors or t not in self._node_of:
+        total = math.prod(cls.shape)
+        if total <= _WHOLE or t in self._tensors or self._opaque(t) is not None:
+            points = None if total <= _WHOLE else _spread(total)
             values = self.tensor(t).reshape(-1)
-            points = None if total <= _WHOLE else _points(total)
             picked = values if points is None else values[points]
         else:
-            points = _points(total)
-            index = torch.unravel_index(points, cls.shape)
-            picked = self.reference.sample(self._node_of[t], index)
+            points, picked = self._sampled(t)
+            self._anchor(t, picked, points)
         scale = _scale(picked)
         return Expected(points, picked.clone(), Tolerance(base * scale, base))
+
+    def _sampled(self, t: int) -> tuple[Tensor, Tensor]:
+        """Some flat positions of a T-class and its values there: a box of a few points per axis.
+
+        The first and the last block of each axis are always among them.
+        """
+        import torch
+
+        made = self._written(t)
+        term = self._meaning(made.children[0], t)
+        names = sorted(frozenset[str]().union(*(i.axes for i in made.attrs[0])))
+        axes = _box(names, self.part.extents, _POINTS)
+        values = value_at(term, self.part.extents, self._buffers(term), axes)
+        grid = torch.meshgrid(*(axes[a] for a in names), indexing="ij")
+        env = dict(zip(names, grid))
+        flat = torch.zeros((), dtype=torch.int64)
+        for n, index in zip(self.part.classes[t].shape, made.attrs[0]):
+            flat = flat * n + index.evaluate(env)
+        return flat.expand(values.shape).reshape(-1), values.reshape(-1)
 
     def tolerance(self, step: Step) -> float:
         """The relative error that a kernel may have."""
@@ -156,31 +212,46 @@ class RegionVerifier:
     def truth(self, c: int) -> Value:
         """What a V-class means: a read of an HLIR reduction's value, or the encoder's term."""
         if c not in self._truths:
-            self._truths[c] = self._truth(c, [])
+            self._truths[c] = self._meaning(c, -1)
         return self._truths[c]
 
-    def _truth(self, c: int, above: list[int]) -> Value:
-        if c in self._truths:
-            return self._truths[c]
-        cls = self.part.classes[c]
-        for t, k in self.space.reads[c]:
-            node = self._node_of.get(t)
-            if node is not None and self.part.hlir.nodes[node].op in REDUCTIONS:
-                if cls.nodes[k].rule == "encode" and not self.space.kids[c][k]:
-                    return self._as_value(c, k, ())
-        order = sorted(range(len(cls.nodes)), key=lambda k: (cls.nodes[k].iteration, k))
-        for k in order:
-            if cls.nodes[k].op == "load" and cls.nodes[k].children[0] not in self._node_of:
-                if self.space.inputs[cls.nodes[k].children[0]] is None:
-                    continue  # a derived tensor: its value would need this one
-            kids = self.space.kids[c][k]
-            if c in kids or any(kid in above for kid in kids):
+    def _meaning(self, root: int, own: int) -> Value:
+        """What a V-class means, without reading the tensor `own`."""
+        best: dict[int, Value] = {}
+        above: set[int] = set()
+        stack = [root]
+        while stack:
+            c = stack[-1]
+            if c in best:
+                stack.pop()
                 continue
-            args = tuple(self._truth(kid, [*above, c]) for kid in kids)
-            made = self._as_value(c, k, args)
-            if not above:
-                self._truths[c] = made
-            return made
+            k = self._first_term(c, own, above)
+            kids = self.space.kids[c][k]
+            missing = [kid for kid in kids if kid not in best]
+            if missing:
+                above.add(c)
+                stack.extend(reversed(missing))
+                continue
+            best[c] = self._as_value(c, k, tuple(best[kid] for kid in kids))
+            above.discard(c)
+            stack.pop()
+        return best[root]
+
+    def _first_term(self, c: int, own: int, above: set[int]) -> int:
+        nodes = self.part.classes[c].nodes
+        for t, k in self.space.reads[c]:
+            if t != own and t in self._anchors_at and nodes[k].rule == ENCODED:
+                return k
+        for k in sorted(range(len(nodes)), key=lambda k: (nodes[k].iteration, k)):
+            read = nodes[k].op == "load" and self.space.inputs[nodes[k].children[0]] is None
+            if read and (
+                nodes[k].children[0] == own or self._node_of.get(nodes[k].children[0]) is None
+            ):
+                continue
+            if read and any(n.rule == ENCODED and n.op != "load" for n in nodes):
+                continue  # its own term is nearer to the program
+            if not above.intersection(self.space.kids[c][k]) and c not in self.space.kids[c][k]:
+                return k
         raise SearchError(f"V-class {c} has no term that is not cyclic")
 
     def _as_value(self, c: int, k: int, args: tuple[Value, ...]) -> Value:
@@ -204,29 +275,33 @@ class RegionVerifier:
             e = self.part.classes[c].nodes[k]
             args = tuple(self.truth(kid) for kid in self.space.kids[c][k])
             if not self._equal(self._as_value(c, k, args), self.truth(c)):
-                return e.rule if e.rule != "encode" else self._uniter(c)
+                return e.rule if e.rule != ENCODED else self._uniter(c)
         return ""
 
     def _uniter(self, c: int) -> str:
         """A rule whose other e-nodes in a class that mixes two different terms are wrong."""
-        rules = sorted({e.rule for e in self.part.classes[c].nodes} - {"encode"})
+        rules = sorted({e.rule for e in self.part.classes[c].nodes} - {ENCODED})
         return rules[0] if len(rules) == 1 else f"one that united e-class {c}"
 
     def _equal(self, a: Value, b: Value) -> bool:
-        import torch
-
         if a == b:
             return True
-        axes = _some_points(a.free | b.free, self.part.extents)
+        axes = _box(sorted(a.free | b.free), self.part.extents, _FEW)
         buffers = {**self._buffers(a), **self._buffers(b)}
         x = value_at(a, self.part.extents, buffers, axes)
         y = value_at(b, self.part.extents, buffers, axes)
-        if not a.dtype.is_float:
-            return bool((x == y).all())
-        base = 1e-9 if a.dtype.bits >= 32 else BASE[a.dtype.name][0]
-        scale = _scale(y)
-        close = (x - y).abs() <= base * (y.abs() + scale)
-        return bool((close | (x == y) | (torch.isnan(x) & torch.isnan(y))).all())
+        return _close(x, y, a.dtype)
+
+
+def _close(x: Tensor, y: Tensor, dtype: DType) -> bool:
+    """Whether two float64 evaluations agree (integers: whether they are equal)."""
+    import torch
+
+    if not dtype.is_float:
+        return bool((x == y).all())
+    base = 1e-9 if dtype.bits >= 32 else BASE[dtype.name][0]
+    close = (x - y).abs() <= base * (y.abs() + _scale(y))
+    return bool((close | (x == y) | (torch.isnan(x) & torch.isnan(y))).all())
 
 
 def _weights_of(egraph: EGraph, region: int) -> dict[str, Any]:
@@ -238,13 +313,14 @@ def _weights_of(egraph: EGraph, region: int) -> dict[str, Any]:
     return {}
 
 
-def _points(total: int) -> Tensor:
+def _spread(total: int) -> Tensor:
+    """Flat positions: both ends, and as many drawn from the middle."""
     import torch
 
     rng = torch.Generator().manual_seed(total)
-    middle = torch.randint(_BLOCK, total - _BLOCK, (_POINTS,), generator=rng)
-    ends = torch.cat([torch.arange(_BLOCK), torch.arange(total - _BLOCK, total)])
-    return torch.cat([ends, middle]).unique()
+    end = _POINTS // 4
+    middle = torch.randint(end, total - end, (2 * end,), generator=rng)
+    return torch.cat([torch.arange(end), torch.arange(total - end, total), middle]).unique()
 
 
 def _scale(values: Tensor) -> float:
@@ -256,13 +332,24 @@ def _scale(values: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _some_points(axes: frozenset[str], extents: Mapping[str, int]) -> dict[str, Tensor]:
+def _box(axes: Sequence[str], extents: Mapping[str, int], limit: int) -> dict[str, Tensor]:
+    """Some points of each axis, both ends among them, `limit` in all."""
     import torch
 
+    size = {a: extents[a] for a in axes}
+    while math.prod(size.values()) > limit:
+        longest = max(axes, key=lambda a: (size[a], a))
+        size[longest] = max(2, size[longest] // 2)
+        if all(n <= 2 for n in size.values()):
+            break
     out = {}
-    for axis in sorted(axes):
-        n = extents[axis]
+    for a in axes:
+        n, some = extents[a], size[a]
+        if some >= n:
+            out[a] = torch.arange(n)
+            continue
         rng = torch.Generator().manual_seed(n)
-        some = torch.randint(0, n, (3,), generator=rng).tolist()
-        out[axis] = torch.tensor(sorted({0, n - 1, *some}))
+        middle = torch.randperm(n, generator=rng)[: some // 2]
+        ends = [torch.arange(max(1, some // 4)), torch.arange(n - max(1, some // 4), n)]
+        out[a] = torch.cat([*ends, middle]).unique()
     return out
