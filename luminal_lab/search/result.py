@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,8 +215,10 @@ class Result:
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        html = self.table().to_html(index=False, na_rep="", float_format="%.4g")
-        return {"text/plain": repr(self), "text/html": html}
+        bundle = {"text/plain": repr(self)}
+        with suppress(ImportError):  # the engine works without views
+            bundle["text/html"] = import_module("luminal_lab.views.result").to_html(self)
+        return bundle
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON; `Result.load` reads it back (with the best candidate only)."""

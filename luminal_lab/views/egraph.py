@@ -166,13 +166,14 @@ def leaderboard(egraph: EGraph) -> Html:
 # -------------------------------------------------------------------------------- alternatives
 
 
-def alternatives(egraph: EGraph, node: int, region: int = 0) -> Figure:
+def alternatives(egraph: EGraph, node: int, region: int = 0, radius: int = 1) -> Figure:
     """All forms of one HLIR node: its e-class, what is in it, and what is around it.
 
     Arguments:
         egraph: The e-graph.
         node: A node of `egraph.parts[region].hlir`.
         region: Which region.
+        radius: How far around it to draw.
 
     Raises:
         LuminalError: when the node has no tensor of its own (constants and Iotas).
@@ -181,7 +182,7 @@ def alternatives(egraph: EGraph, node: int, region: int = 0) -> Figure:
     classes = egraph.classes_of(node, region)
     op = part.hlir.nodes[node].op
     rows = [row for c in classes for row in _rows(part, c)]
-    graph = capped(neighbourhood_diagram(part, classes[-1].id))
+    graph = capped(neighbourhood_diagram(part, classes[-1].id, radius))
     title = f"%{node} {op}: {units.plural(len(rows), 'form')}"
     html = fragment(
         card(
@@ -219,6 +220,8 @@ def _rows(part: Part, c: EClass, known: dict[int, int] | None = None) -> list[li
 
 def _forms(rows: Sequence[Sequence[str]]) -> Html:
     head = [("class", "code"), ("form", "code"), "made by", ("type", "code"), ("node", "code")]
+    if not any(r[-1] for r in rows):
+        head, rows = head[:-1], [r[:-1] for r in rows]
     return table(head, rows, label="alternatives", all_at="egraph.text()")
 
 

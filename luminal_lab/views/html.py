@@ -131,8 +131,10 @@ PAGE_CSS = """
 .ll p{margin:4px 0 8px;max-width:78ch;color:var(--fg)}
 .ll .muted{color:var(--muted)}.ll .good{color:var(--good)}.ll .warn{color:var(--warn)}
 .ll .bad{color:var(--bad)}.ll b{font-weight:600}
-.ll .facts{display:flex;flex-wrap:wrap;gap:4px 18px;margin:2px 0 8px;padding:0;list-style:none}
-.ll .facts li{margin:0;white-space:nowrap}.ll .facts b{font-variant-numeric:tabular-nums}
+.ll ul.facts{display:flex;flex-wrap:wrap;gap:4px 18px;margin:2px 0 8px;padding:0;
+ list-style:none}
+.ll .facts li{margin:0;padding:0;white-space:nowrap}
+.ll .facts b{font-variant-numeric:tabular-nums}
 .ll .scroll{overflow:auto;max-height:440px;border:1px solid var(--line);border-radius:6px;
  margin:6px 0}
 .ll .scroll.tall{max-height:820px}
@@ -180,6 +182,8 @@ PAGE_CSS = """
 .ll .tf{color:var(--fg);font-weight:600}.ll .tp{color:var(--warn)}
 .ll .add{background:light-dark(#dafbe1,#12301c)}.ll .del{background:light-dark(#ffebe9,#3a1618)}
 """
+# A front end styles tables, lists and code inside outputs; ours must win without !important.
+PAGE_CSS = PAGE_CSS.replace(".ll ", ".ll.ll.ll ")
 
 
 def fragment(*children: object) -> Html:
