@@ -216,7 +216,7 @@ def test_cosine_of_large_angles_keeps_its_precision() -> None:
     x = torch.arange(0, 4096, 7, dtype=torch.float32)
     hlir = agrees(torch.cos, x, modes=("float64",))
     assert "Sin" in {n.op for n in hlir.nodes}
-    agrees(torch.cos, x, modes=("native",), loosen=0.2)
+    agrees(torch.cos, x, modes=("native",))
 
 
 CREATIONS = {
