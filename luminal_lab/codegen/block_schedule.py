@@ -224,7 +224,7 @@ def _sizes(body: Body, roles: _Roles) -> dict[str, int]:
         size[axis] = max(size[axis], n if n <= WHOLE else WHOLE // 4)
     for axis in roles.depth:
         n = max(16, pow2(extents[axis]))
-        size[axis] = max(size[axis], n if n <= 128 else 64 if low else 32)
+        size[axis] = n if n <= 128 else 64 if low else 32
     for axis in roles.row_col:
         n = max(16, pow2(extents[axis]))
         if axis not in reduced and _repeats(axis, body):

@@ -38,7 +38,13 @@ def render(
         from luminal_lab.codegen import triton
 
         return triton.render(program, entry)
-    raise ScheduleError(f"there is no renderer for {language!r}", fix="use 'c' or 'triton'")
+    if language == "metal":
+        from luminal_lab.codegen import metal
+
+        return metal.render(program, entry)
+    raise ScheduleError(
+        f"there is no renderer for {language!r}", fix="use 'c', 'triton' or 'metal'"
+    )
 
 
 __all__ = ["prelude", "render"]

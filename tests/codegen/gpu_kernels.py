@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
 from luminal_lab.egraph.evaluate import evaluate
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
-from luminal_lab.hlir.dtypes import BF16, BOOL, F32, I64, DType
+from luminal_lab.hlir.dtypes import (
+    BF16,
+    BOOL,
+    DTYPES,
+    F16,
+    F32,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    DType,
+)
 from luminal_lab.hlir.index import Index
 
 LOG2E = 1.4426950408889634
@@ -322,8 +336,9 @@ def functions(n: int = 200) -> Kernel:
     positive = add(mul(x, x), const(0.1))
     outs = {
         "a": op("exp2", x), "b": op("log2", positive), "c": op("sin", x),
-        "d": op("sqrt", positive), "e": recip(positive), "f": op("erf", x), "g": op("mod", x, const(0.7)),
-        "h": op("mod", x, const(-0.7)), "k": cast(cast(x, BF16), F32),
+        "d": op("sqrt", positive), "e": recip(positive), "f": op("erf", x),
+        "g": op("mod", x, const(0.7)), "h": op("mod", x, const(-0.7)),
+        "k": cast(cast(x, BF16), F32),
     }  # fmt: skip
     return kernel(
         {k: (v, ("i",)) for k, v in outs.items()},
@@ -340,9 +355,27 @@ def two_outputs(m: int = 20, n: int = 300) -> Kernel:
     return kernel(outs, {"x": ((m, n), F32)}, {"o": (m, n), "mean": (m,)}, i=m, j=n)
 
 
+def doubles(m: int = 20, n: int = 70, k: int = 40) -> Kernel:
+    """Products, softmax and functions in float64."""
+    s = red("add", "k", mul(load("x", "m", "k", dtype=F64), load("y", "n", "k", dtype=F64)))
+    e = exp2(mul(sub(s, red("max", "n", s)), const(0.1, F64)))
+    y = add(mul(e, recip(red("add", "n", e))), op("erf", op("sqrt", mul(s, s))))
+    inputs = {"x": ((m, k), F64), "y": ((n, k), F64)}
+    return one(y, ("m", "n"), inputs, (m, n), m=m, n=n, k=k)
+
+
+def float8(n: int = 300, dtype: DType = DTYPES["f8e4m3"]) -> Kernel:
+    """From and to an 8-bit float, and rounding in the middle."""
+    x, y = cast(load("x", "i", dtype=dtype), F32), load("y", "i")
+    z = add(cast(cast(mul(x, y), dtype), F32), x)
+    outs = {"o": (cast(z, dtype), ("i",)), "w": (z, ("i",))}
+    return kernel(outs, {"x": ((n,), dtype), "y": ((n,), F32)}, {"o": (n,), "w": (n,)}, i=n)
+
+
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "pointwise": pointwise,
     "pointwise_bf16": lambda: pointwise(dtype=BF16),
+    "pointwise_f16": lambda: pointwise(dtype=F16),
     "transpose": transpose,
     "softmax": softmax,
     "softmax_long": lambda: softmax(2, 9000),
@@ -358,6 +391,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "full_sum": full_sum,
     "gemm": gemm,
     "gemm_bf16": lambda: gemm(dtype=BF16),
+    "gemm_f16": lambda: gemm(dtype=F16),
     "gemm_small": lambda: gemm(3, 5, 7),
     "linear": linear,
     "gemv": gemv,
@@ -378,9 +412,17 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "conv1d": conv1d,
     "divmod": divmod_index,
     "integers": integers,
+    **{f"integers_{d}": partial(integers, dtype=d) for d in (I32, I16, I8, U8)},
     "booleans": booleans,
     "functions": functions,
     "two_outputs": two_outputs,
+}
+
+
+WIDE: dict[str, Callable[[], Kernel]] = {  # types that Metal lacks
+    "doubles": doubles,
+    "float8_e4m3": float8,
+    "float8_e5m2": lambda: float8(dtype=DTYPES["f8e5m2"]),
 }
 
 
@@ -441,7 +483,7 @@ def check(
         if not dtype.is_float:
             assert torch.equal(actual, value.to(actual.dtype)), o.buffer
             continue
-        tolerance = {64: 1e-10, 32: 2e-5, 16: 1e-2 if dtype is BF16 else 2e-3}[dtype.bits]
+        tolerance = {"f64": 1e-10, "f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}.get(dtype.name, 0.13)
         scale = value.double().nan_to_num(0, 0, 0).abs().amax().clamp(min=1e-30).item()
         torch.testing.assert_close(
             actual.double(), value.double(), rtol=0, atol=tolerance * scale, equal_nan=True
