@@ -118,7 +118,7 @@ class CpuTarget:
                     codes.append(kernel_code(job.kernel, job.schedule, self.machine()))
             except LuminalError as error:
                 codes.append(Measurement(False, reason="compile failed", message=str(error)))
-        units = [cc.Unit(c.entry, c.text) for c in codes if isinstance(c, KernelCode)]
+        units = [c.unit for c in codes if isinstance(c, KernelCode)]
         objects = iter(cc.compile_units(units))
         pairs = [(c, next(objects) if isinstance(c, KernelCode) else None) for c in codes]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -289,9 +289,11 @@ class Executable:
         return self.program.plan
 
     def source(self) -> str:
-        """The C of all kernels, one after the other."""
+        """The C of all kernels, one after the other: a translation unit."""
         code = self.program.code if self.program is not None else ()
-        return "\n\n".join(c.text for c in code if isinstance(c, KernelCode))
+        kernels = [c for c in code if isinstance(c, KernelCode)]
+        preludes = dict.fromkeys(c.prelude for c in kernels if c.prelude)
+        return "\n\n".join((*preludes, *(c.text for c in kernels)))
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain data: one dict per call, in order."""

@@ -35,12 +35,13 @@ class KernelCode:
     Arguments:
         entry: The function `void entry(char *const *b, long threads)`; with packs there is
             `entry_pack` too.
-        text: A translation unit that defines it.
+        text: What defines it: with the prelude, a translation unit.
         params: The kernel's buffer names in the order of `b`; then one pointer per pack, then
             the workspace if there is one.
         packs: Bytes of each pack buffer.
         workspace: Bytes of scratch.
         overwrites: Whether an operand may share memory with the output (no `restrict`).
+        prelude: What comes before the text, the same for all kernels of a machine.
     """
 
     entry: str
@@ -49,6 +50,14 @@ class KernelCode:
     packs: tuple[int, ...] = ()
     workspace: int = 0
     overwrites: bool = False
+    prelude: str = ""
+
+    @property
+    def unit(self) -> cc.Unit:
+        """The translation unit."""
+        return cc.Unit(
+            self.entry, f"{self.prelude}\n{self.text}" if self.prelude else self.text
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ class Program:
         self.library: ctypes.CDLL | None = None
         self.library_path = None
         if kernels:
-            units = [cc.Unit(k.entry, k.text) for k in kernels]
+            units = [k.unit for k in kernels]
             self.library_path = cc.shared_library(units, progress=progress)
             self.library = cc.load(self.library_path)
         self._addresses: dict[str, int] = {}

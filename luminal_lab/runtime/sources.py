@@ -73,11 +73,12 @@ def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
     source = codegen.render(program, "c", entry, machine.threads)
     return KernelCode(
         source.entry,
-        codegen.prelude(machine) + "\n" + source.text,
+        source.text,
         source.params,
         tuple(pack.nbytes for pack in source.packs),
         source.workspace_bytes,
         overwrites="restrict" not in source.text,
+        prelude=codegen.prelude(machine),
     )
 
 
