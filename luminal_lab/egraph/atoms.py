@@ -154,7 +154,7 @@ def _edge_cuts(
     for d in terms:
         inner = [q // d.start for q in cuts.of((consumer, d.axis)) if q % d.start == 0]
         for q in (1, d.length, *(q for q in inner if q < d.length)):
-            if n % (d.coef * q) == 0 and aligned(d.coef * q):
+            if q and n % (d.coef * q) == 0 and aligned(d.coef * q):
                 cut(producer, d.coef * q)
         for q in cuts.of(producer):
             if d.coef < q < d.coef * d.length and q % d.coef == 0 and aligned(q):
