@@ -32,7 +32,29 @@ _HOME = {
     "Tolerance": "target",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "STRATEGIES",
+    "Budget",
+    "Call",
+    "Candidate",
+    "Database",
+    "DatabaseWarning",
+    "Expected",
+    "Job",
+    "KernelCost",
+    "KernelRecord",
+    "LibraryKernel",
+    "Machine",
+    "Measurement",
+    "Result",
+    "Row",
+    "SearchEvent",
+    "Target",
+    "Tolerance",
+    "kernel_cost",
+    "sample",
+    "search",
+]
 
 if TYPE_CHECKING:
     from luminal_lab.search.budget import Budget

@@ -72,7 +72,7 @@ def _random(hlir: Hlir, spec: InputSpec, bounds: Mapping[str, int], rng: Any) ->
 
 
 def index_bounds(hlir: Hlir) -> dict[str, int]:
-    """For each integer input that reaches an index of a Gather or Scatter, what it must be below.
+    """For each integer input that indexes something (in a Gather or Scatter), its upper bound.
 
     Only the smallest extent that it may index counts; arithmetic on the way (as `x + 1`) is
     guarded by the program itself or leaves the values in bounds by lowering.

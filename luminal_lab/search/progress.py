@@ -43,6 +43,7 @@ class Progress:
         self._stage = ""
 
     def __call__(self, event: SearchEvent) -> None:
+        """Pass one event on."""
         if self._listener is not None:
             self._listener(event)
         elif self._bars:

@@ -107,7 +107,7 @@ class RegionSearch:
         return made
 
     def _neighbours(self) -> dict[int, tuple[int, ...]]:
-        """For each tensor, those before and after it in the program, up to the next reduction."""
+        """For each tensor, those before and after it in the program, up to a reduction."""
         space = self.space
         written = Genome(
             encoder_choice(space), everything_stored(space), first_producers(space)
@@ -277,7 +277,7 @@ class RegionSearch:
         return self.evaluate(Genome(choice, genome.place, genome.producer))
 
     def onlined(self, one: Individual) -> Individual | None:
-        """The individual with the same tensors stored, and online reductions wherever they are."""
+        """The individual that stores the same tensors, with online reductions preferred."""
         g = one.genome
         choice = self.weights.cheapest(one.extraction.place, online=True)
         return self.evaluate(Genome(choice, g.place, g.producer))

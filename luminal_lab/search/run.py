@@ -1,4 +1,4 @@
-"""The search: explore each region, measure what is promising, choose, and tell what happened."""
+"""The search: explore each region, measure what is promising, choose, and tell why."""
 
 from __future__ import annotations
 

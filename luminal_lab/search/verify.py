@@ -176,7 +176,7 @@ class RegionVerifier:
         return Expected(points, picked.clone(), Tolerance(base * scale, base))
 
     def _sampled(self, t: int) -> tuple[Tensor, Tensor]:
-        """Some flat positions of a T-class and its values there: a box of a few points per axis.
+        """Some flat positions of a T-class and its values there: a box of points.
 
         The first and the last block of each axis are always among them.
         """
