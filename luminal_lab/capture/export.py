@@ -12,6 +12,7 @@ import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils._pytree import tree_map
 
 from luminal_lab.capture.lower import Lowerer, placeholders, user_frames
 from luminal_lab.capture.table import dims
@@ -81,7 +82,8 @@ def capture(
         else:
             name = getattr(module_or_fn, "__name__", name)
             owner = _as_module(module_or_fn)
-        program = _export(owner, tuple(args), dict(kwargs or {}), dynamic_shapes)
+        args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
+        program = _export(owner, args, kwargs, dynamic_shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(decompositions())
@@ -105,6 +107,19 @@ def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
             parameters[0] = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
         forward.__signature__ = signature.replace(parameters=parameters)
     return type("Function", (torch.nn.Module,), {"forward": forward})()
+
+
+def _distinct(args: Any) -> Any:
+    """A tensor that is passed twice as two tensors: export would take them for one."""
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or id(leaf) not in seen:
+            seen.add(id(leaf))
+            return leaf
+        return leaf.detach().requires_grad_(leaf.requires_grad)
+
+    return tree_map(own, args)
 
 
 def _export(

@@ -226,13 +226,20 @@ class Graph:
             return Operand(number[operand.node], operand.view)
 
         nodes = [self.nodes[old] for old in number]
+        used = {
+            str(symbol)
+            for old in number
+            for n in self.nodes[old].shape
+            if not isinstance(n, int)
+            for symbol in n.free_symbols
+        }
         inputs = [replace(s, node=number[s.node]) for s in self.inputs if s.node in number]
         return Hlir(
             tuple(replace(n, operands=tuple(map(moved, n.operands))) for n in nodes),
             tuple(inputs),
             tuple(replace(s, value=moved(s.value)) for s in specs),
             {s.name: self.weights[s.name] for s in inputs if s.kind != "arg"},
-            dict(self.symbols),
+            {s: bounds for s, bounds in self.symbols.items() if s in used},
             in_spec,
             out_spec,
             self.name,
@@ -282,7 +289,7 @@ class Tensor:
 
     @property
     def known(self) -> Index | None:
-        """Its values (64-bit integers) as an index expression over its axes, if they are one."""
+        """Its values (64-bit integers) as an index expression over its axes, if it is one."""
         node = self.graph.nodes[self.node]
         if self.dtype != I64 or self.view.guard:
             return None

@@ -74,7 +74,11 @@ def _lines(hlir: Hlir, sources: bool) -> Iterator[str]:
         spec = getattr(hlir, name)
         if spec is not None:
             dumped = dump_spec(spec)
-            yield f"{name} {dumped!r}" if dumped else f"# {name} has no text form: {spec!r}"
+            yield (
+                f"{name} {dumped!r}"
+                if dumped
+                else f"# {name} has no text form: {' '.join(repr(spec).split())}"
+            )
 
 
 def _operand_text(operand: Operand) -> str:
