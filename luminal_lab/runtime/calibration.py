@@ -140,6 +140,7 @@ def _measure(threads: int) -> tuple[Machine, bool]:
     undisturbed = True
     for name, count in per_step.items():
         alone = count / work.seconds(name, 0, 1)
+        together = 0.0
         for _ in range(3):
             together = threads * count / work.seconds(name, 0, threads)
             if together > 0.75 * threads * alone:

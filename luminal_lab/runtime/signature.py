@@ -96,7 +96,7 @@ class Signature:
 
 
 def _children(spec: Any) -> list[Any]:
-    children = getattr(spec, "children", None)
+    children: Any = getattr(spec, "children", None)
     return list(children() if callable(children) else spec.children_specs)
 
 

@@ -158,6 +158,7 @@ class _Bench:
         inner = max(1, round(50e-6 / max(once, 1e-9)))
         count = int(min(15, max(3, budget / max(once * inner, 1e-9))))
         samples: list[float] = []
+        calm: list[float] = []
         for _ in range(_SERIES):
             samples += run(count, inner)
             calm = [t for t in samples if t <= _CALM * min(samples)]
