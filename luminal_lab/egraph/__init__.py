@@ -19,6 +19,7 @@ _HOME = {
     "RuleInfo": "rulebook",
     "check_rule": "soundness",
     "load_rules": "rulebook",
+    "rule_catalogue": "rulebook",
 }
 
 __all__ = list(_HOME)
@@ -26,7 +27,7 @@ __all__ = list(_HOME)
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
     from luminal_lab.egraph.process import Limits
-    from luminal_lab.egraph.rulebook import RuleInfo, load_rules
+    from luminal_lab.egraph.rulebook import RuleInfo, load_rules, rule_catalogue
     from luminal_lab.egraph.soundness import check_rule
 
 

@@ -168,27 +168,27 @@ class Child:
         done = 0
         deadline: float | None = None
         while done < len(parts):
-            budget = (
-                limits.seconds + 30.0 + _GRACE
-            )  # loading a region is not limited by `seconds`
+            wait = limits.seconds + 30.0  # the loading of a region is not limited by `seconds`
+            if deadline is not None:
+                wait = max(0.0, deadline - time.monotonic())
             try:
-                wait = budget if deadline is None else max(0.0, deadline - time.monotonic())
                 message = self._messages.get(timeout=wait)
+                if message is None:
+                    self._end(results, done, f"the child died: {self._last_words()}")
+                    break
+                done += self._handle(message, results, progress)
             except queue.Empty:
-                self._end(results, done, "time limit: the child was killed in a step")
+                if deadline is not None:  # canceled, and the child is deep in a step
+                    self._process.kill()
+                    results[done].stopped = "interrupted"
+                else:
+                    self._end(results, done, "time limit: the child was killed in a step")
                 break
             except KeyboardInterrupt:
                 if deadline is not None:
                     raise
                 self._send({"stop": True})
                 deadline = time.monotonic() + _GRACE
-                continue
-            if message is None:
-                self._end(results, done, f"the child died: {self._last_words()}")
-                break
-            done += self._handle(message, results, progress)
-            if deadline is not None and done and results[-1].state is not None:
-                break
         if deadline is not None and any(r.state is None for r in results):
             raise KeyboardInterrupt
         return results

@@ -313,3 +313,14 @@ def _terms(expr: Expr) -> Iterator[List]:
         signature = SIGNATURES.get(expr.head)
         if signature is not None and signature.sort in ("V", "T"):
             yield expr
+
+
+def rule_catalogue() -> tuple[RuleInfo, ...]:
+    """Every rule that ships with the compiler, opt-in themes and all targets included."""
+    out = []
+    for path in sorted(rules_dir().rglob("*.egg")):
+        if path.name != "language.egg":
+            for form in forms(path.read_text(encoding="utf-8"), path.name):
+                if form.expr.head in _KINDS:
+                    out.append(rule_info(form, path.name))
+    return tuple(out)

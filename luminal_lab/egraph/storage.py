@@ -49,7 +49,9 @@ def save(egraph: EGraph, path: Path) -> None:
                 archive.writestr("egraph.json", json.dumps(data))
             os.replace(whole, path)
     except OSError as error:
-        raise SaturationError(f"the e-graph cannot be written: {error}", where=str(path)) from error
+        raise SaturationError(
+            f"the e-graph cannot be written: {error}", where=str(path)
+        ) from error
 
 
 def load(path: Path) -> EGraph:
