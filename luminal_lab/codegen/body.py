@@ -170,17 +170,39 @@ def _simplify(values, buffers, extents) -> list[Value]:
                 return args[0]
             if n == 0:
                 return const(_identity(v.attrs[0], v.dtype), v.dtype)
+            if v.attrs[1] not in args[0].free:
+                return _repeated(v.attrs[0], args[0], n)
         if v.op == "online":
             n = extents[v.attrs[0]]
             if n == 0:
                 return const(0.0, v.dtype)
             if n == 1:  # exp2(c*(s - s)) * w: not w, s may be infinite
                 s, c, w = args
-                gap = terms.op("add", s, terms.op("mul", s, const(-1.0, s.dtype)))
-                return terms.op("mul", terms.op("exp2", terms.op("mul", c, gap)), w)
+                return terms.op("mul", _level(s, c), w)
+            if v.attrs[0] not in args[0].free | args[1].free:  # every weight is the same
+                s, c, w = args
+                free = v.attrs[0] not in w.free
+                attrs = ("add", v.attrs[0])
+                total = (
+                    _repeated("add", w, n) if free else Value("red", (w,), attrs, dtype=w.dtype)
+                )
+                return terms.op("mul", _level(s, c), total)
         return terms.remake(v, args)
 
     return terms.rewrite(values, step)
+
+
+def _level(s: Value, c: Value) -> Value:
+    """exp2(c * (s - s)): 1, or NaN where s is infinite or NaN."""
+    gap = terms.op("add", s, terms.op("mul", s, const(-1.0, s.dtype)))
+    return terms.op("exp2", terms.op("mul", c, gap))
+
+
+def _repeated(op: str, v: Value, n: int) -> Value:
+    """The reduction of n equal terms."""
+    if op == "max" or v.dtype.kind == "bool":
+        return v
+    return terms.op("mul", const(float(n) if v.dtype.is_float else n, v.dtype), v)
 
 
 def _cut(values: list[Value]) -> tuple[list[Stmt], list[Value]]:

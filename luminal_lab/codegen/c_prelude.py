@@ -369,8 +369,9 @@ LL_FN float ll_mod_fs(float a, float b) { float r = fmodf(a, b); return r != 0.0
 LL_FN double ll_mod_ds(double a, double b) { double r = fmod(a, b); return r != 0.0 && (r < 0.0) != (b < 0.0) ? r + b : r; }
 LL_FN int ll_mod_is(int a, int b) { if (b == 0 || b == -1) return 0; int r = a % b; return r && (r ^ b) < 0 ? r + b : r; }
 LL_FN long ll_mod_ls(long a, long b) { if (b == 0 || b == -1) return 0; long r = a % b; return r && (r ^ b) < 0 ? r + b : r; }
-#define LL_MOD(v, s) LL_FN v ll_mod_##s(v a, v b) { for (int q = 0; q < W; ++q) a[q] = ll_mod_##s##s(a[q], b[q]); return a; }
-LL_MOD(vf, f) LL_MOD(vd, d) LL_MOD(vi, i) LL_MOD(vl, l)
+#define LL_MOD(v, f, g) LL_FN v f(v a, v b) { for (int q = 0; q < W; ++q) a[q] = g(a[q], b[q]); return a; }
+LL_MOD(vf, ll_mod_f, ll_mod_fs) LL_MOD(vd, ll_mod_d, ll_mod_ds)
+LL_MOD(vi, ll_mod_i, ll_mod_is) LL_MOD(vl, ll_mod_l, ll_mod_ls)
 """
 
 

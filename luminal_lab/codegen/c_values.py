@@ -411,12 +411,11 @@ class ValuePrinter:
         return [self.convert(a, t) for a in args]
 
     def _rounded(self, v: Value, e: Expr) -> Expr:
-        """Arithmetic in a small type rounds to it, as eager does."""
+        """Arithmetic in a narrow integer type wraps.
+
+        In a small float type it stays in float32: only a cast and a store round.
+        """
         name = v.dtype.name
-        if name in SMALL_FLOATS:
-            return Expr(
-                f"ll_round_{name}{'' if e.vector else '_s'}({e.code})", e.type, e.vector
-            )
         if name in WRAP:
             return Expr(WRAP[name].format(x=e.code), e.type, e.vector)
         return e
@@ -505,7 +504,10 @@ class ValuePrinter:
             return e
         if v.dtype.name in WRAP and source.kind != "bool":
             return self._rounded(v, e)
-        return self._rounded(v, e) if v.dtype.name in SMALL_FLOATS else e
+        if v.dtype.name in SMALL_FLOATS:
+            tail = "" if e.vector else "_s"
+            return Expr(f"ll_round_{v.dtype.name}{tail}({e.code})", e.type, e.vector)
+        return e
 
 
 def storage(dtype: DType) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from luminal_lab import codegen
-from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.egraph.evaluate import evaluate
+from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.runtime import compiler as cc
@@ -112,4 +113,83 @@ def view(memory: torch.Tensor, at: int, dtype: DType, shape, strides) -> torch.T
     )
 
 
-__all__ = ["MACHINE", "Compiled", "Value", "postorder"]
+TOLERANCE = {"f64": 1e-9, "f32": 2e-5, "f16": 4e-3, "bf16": 2e-2, "f8e4m3": 0.2, "f8e5m2": 0.4}
+
+
+def expected(kernel: Kernel, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the float64 evaluator gives for each output buffer."""
+    out = {}
+    values = evaluate([o.value for o in kernel.outputs], kernel.extents, inputs)
+    for o, (value, order) in zip(kernel.outputs, values, strict=True):
+        b = kernel.buffers[o.buffer]
+        full = torch.zeros(b.shape, dtype=value.dtype)
+        if not b.numel:
+            out[o.buffer] = full
+            continue
+        axes = sorted(frozenset().union(*(i.axes for i in o.index)) | o.value.free)
+        shape = [kernel.extents[a] for a in axes]
+        value = value.reshape([kernel.extents[a] if a in order else 1 for a in axes])
+        grid = torch.meshgrid(*(torch.arange(n) for n in shape), indexing="ij") if shape else ()
+        at = tuple(
+            torch.as_tensor(i.evaluate(dict(zip(axes, grid)))).expand(shape) for i in o.index
+        )
+        if at:
+            full[at] = value.expand(shape)
+        else:
+            full = value.reshape(())
+        out[o.buffer] = full
+    return out
+
+
+def check(kernel: Kernel, inputs: Mapping[str, torch.Tensor], got, scale: float = 1.0) -> float:
+    """Compare with float64; the tolerance is that of the narrowest float that takes part."""
+    names = {v.dtype.name for v in postorder(o.value for o in kernel.outputs)}
+    floats = [n for n in TOLERANCE if n in names]
+    worst = 0.0
+    for name, want in expected(kernel, inputs).items():
+        dtype = kernel.buffers[name].dtype
+        actual = got[name]
+        if not dtype.is_float:
+            wrong = (actual != want.to(actual.dtype)).sum().item()
+            # an integer that a float decides may fall on either side
+            allowed = want.numel() // 50 + 1 if floats else 0
+            assert wrong <= allowed, f"{name}: {wrong} of {want.numel()} differ"
+            continue
+        tolerance = max(TOLERANCE[n] for n in {*floats, dtype.name}) * scale
+        want, actual = want.double(), actual.double()
+        size = (
+            want.nan_to_num(0, 0, 0).abs().amax().clamp(min=1e-20).item() if want.numel() else 1
+        )
+        torch.testing.assert_close(actual, want, rtol=0, atol=tolerance * size, equal_nan=True)
+        if want.numel():
+            worst = max(worst, ((actual - want).nan_to_num(0, 0, 0).abs() / size).max().item())
+    return worst
+
+
+def random_inputs(kernel: Kernel, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random tensors; what indexes a buffer is within its bounds."""
+    g = torch.Generator().manual_seed(seed)
+    limit: dict[str, int] = {}
+    for v in postorder(o.value for o in kernel.outputs):
+        if v.op == "load":
+            for k, a in enumerate(v.args):
+                if a.op == "load":
+                    dim = next(d for d, i in enumerate(v.attrs[1]) if f"@{k}" in i.axes)
+                    limit[a.attrs[0]] = kernel.buffers[v.attrs[0]].shape[dim]
+    out = {}
+    for name in kernel.reads():
+        b = kernel.buffers[name]
+        kind = torch_dtype(b.dtype)
+        if b.dtype.kind == "bool":
+            out[name] = torch.rand(b.shape, generator=g) < 0.7
+        elif b.dtype.is_int:
+            low, high = (0, limit[name]) if name in limit else (0, 5)
+            if b.dtype.kind == "int" and name not in limit:
+                low = -4
+            out[name] = torch.randint(low, high, b.shape, generator=g).to(kind)
+        else:
+            out[name] = torch.randn(b.shape, generator=g).to(kind)
+    return out
+
+
+__all__ = ["MACHINE", "Compiled", "check", "expected", "random_inputs"]
