@@ -31,6 +31,7 @@ TILE = 128  # extent of a tile of an output axis that is not the innermost
 ROWS = 8  # rows that a thread works on at once
 OVERLAP = 0.3  # part of the shorter of compute and traffic that is not hidden by the longer
 NESTED_DOT = 0.5  # rate of a product whose result feeds another product in the same kernel
+ROW_DOT = 0.35  # rate of a product over whose result the same kernel reduces: kept row by row
 STAGED = 2.0  # vector operations per element to put a product's operand into scratch
 LIBRARY_RATE = 0.5  # rate of a library's product against our own
 DISPATCH = 15e-6  # seconds to call an operator of PyTorch
@@ -180,6 +181,10 @@ class _Body:
                 for d in inner if v.op == "red" else beneath[v.args[2]]:
                     out[d] *= NESTED_DOT
                 inner |= {v}
+            elif v.op == "red":
+                for d in inner:
+                    if v.attrs[1] in d.free:
+                        out[d] = min(out[d], ROW_DOT)
             beneath[v] = inner
         return out
 

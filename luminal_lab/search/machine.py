@@ -54,7 +54,7 @@ class Machine:
 
     def bandwidth_for(self, footprint: int) -> float:
         """Bytes/s at which a working set of `footprint` bytes streams."""
-        if footprint <= self.threads * self.l2 // 2:
+        if footprint <= self.threads * self.l2 * 3 // 4:
             return self.l2_bandwidth
         if footprint <= self.l3 // 2:
             return self.l3_bandwidth

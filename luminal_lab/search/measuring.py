@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph
 
 _BATCH = 8  # jobs whose inputs are in memory at once
+_LARGEST = 2 << 30  # bytes of a kernel's buffers that are still measured
 _HOT = 0.03  # part of a region's time above which more schedules of a kernel are tried
 
 
@@ -130,7 +131,7 @@ class Measurer:
     ) -> None:
         todo: list[tuple[_Known, Any]] = []
         for k, schedule in plan:
-            found = self._remembered(k, schedule)
+            found = _too_large(k.step) or self._remembered(k, schedule)
             if found is not None:
                 k.tried.append((schedule, found))
             else:
@@ -197,3 +198,11 @@ class Measurer:
                 total += k.best[1].median or 0.0
                 spread += k.best[1].iqr
         return total, spread
+
+
+def _too_large(step: Step) -> Measurement | None:
+    nbytes = sum(b.nbytes for b in step.kernel.buffers.values())
+    if nbytes <= _LARGEST:
+        return None
+    message = f"its buffers take {nbytes / 1e9:.1f} GB"
+    return Measurement(False, reason="over memory", message=message)

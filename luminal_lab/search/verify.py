@@ -126,7 +126,8 @@ class RegionVerifier:
         node = self._node_of.get(t)
         if node is None or not flat.numel():
             return
-        some = torch.linspace(0, flat.numel() - 1, min(_ANCHORS, flat.numel())).long()
+        count = min(_ANCHORS, flat.numel())
+        some = torch.arange(count) * (flat.numel() - 1) // max(1, count - 1)
         at = some if points is None else points[some]
         index = torch.unravel_index(at, self.part.classes[t].shape)
         want = self.reference.sample(node, index) if index else self.reference.value(node)
