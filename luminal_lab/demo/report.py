@@ -217,19 +217,27 @@ def _headline(report: Report) -> list[tuple[str | None, str]]:
     """The figures that one looks for first."""
     out: list[tuple[str | None, str]] = []
     for workload in dict.fromkeys(t.workload for t in report.timings):
-        ratio = _speedup(report.timings, workload)
-        if ratio is not None:
-            out.append((f"{ratio:.2f}×", f"the best other, {workload}"))
+        found = _speedup(report.timings, workload)
+        if found is not None:
+            out.append((f"{found[0]:.2f}×", f"as fast as {found[1]}, {workload}"))
     if report.checks:
         good = sum(c.ok for c in report.checks)
         out.append((f"{good} of {len(report.checks)}", "checks passed"))
     return out
 
 
-def _speedup(timings: Sequence[Timing], workload: str) -> float | None:
+def _speedup(timings: Sequence[Timing], workload: str) -> tuple[float, str] | None:
+    """How many times as fast as the best other contender we are, and who that is."""
     ours = [median(t.seconds) for t in timings if t.workload == workload and t.ours]
-    others = [median(t.seconds) for t in timings if t.workload == workload and not t.ours]
-    return min(others) / min(ours) if ours and others else None
+    others = [
+        (median(t.seconds), t.contender)
+        for t in timings
+        if t.workload == workload and not t.ours
+    ]
+    if not ours or not others:
+        return None
+    best, name = min(others)
+    return best / min(ours), name
 
 
 def _timing_section(report: Report) -> list[Html] | None:
@@ -317,7 +325,7 @@ def _stage_section(report: Report) -> list[Html] | None:
         ]
         for s in report.stages
     ]
-    rows.append(["all", "", "", units.seconds(total)])
+    rows.append([el("b", "all"), "", "", el("b", units.seconds(total))])
     head = ["stage", "what came in", "what came out", ("time", "num")]
     start, items = 0.0, []
     for s in report.stages:
@@ -389,7 +397,9 @@ def _interesting(candidate: Candidate) -> list[int]:
 
 def _kernel_section(report: Report) -> list[Html] | None:
     chosen = _chosen(report)
-    return None if chosen is None else kernels.all_sources(chosen)
+    if chosen is None:
+        return None
+    return kernels.all_sources(chosen, opened=_interesting(chosen)[:1])
 
 
 def _build_section(report: Report) -> list[Html] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from luminal_lab.egraph.egraph import EGraph
 from luminal_lab.egraph.rulebook import RuleInfo
-from luminal_lab.egraph.values import Value
+from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.errors import LuminalError
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.views import units
@@ -36,7 +36,8 @@ def derivation(egraph: EGraph, candidate: Candidate, kernel: int = 0) -> Figure:
 def body(egraph: EGraph, found: Derivation) -> list[Html]:
     """The content of `derivation`."""
     lines = Lines(found)
-    sizes = ", ".join(f"{a}<{n}" for a, n in sorted(found.extents.items()))
+    used = _axes(found)
+    sizes = ", ".join(f"{a}<{n}" for a, n in sorted(found.extents.items()) if a in used)
     items = [
         _item(
             "As the program says it: one kernel per op, each result in memory",
@@ -68,6 +69,14 @@ def body(egraph: EGraph, found: Derivation) -> list[Html]:
         el("p", f"Axes {sizes}. ", legend(), class_="muted"),
         el("ol", items, class_="steps"),
     ]
+
+
+def _axes(found: Derivation) -> set[str]:
+    """The axes that occur in a derivation."""
+    out: set[str] = set()
+    for v in postorder([found.fused, found.final, *(v for _, v in found.written)]):
+        out |= v.free
+    return out
 
 
 def legend() -> str:

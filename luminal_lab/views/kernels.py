@@ -65,12 +65,10 @@ def source_text(candidate: Candidate, kernel: int, language: str) -> str:
     return str(getattr(source, "text", source)).strip("\n")
 
 
-def all_sources(candidate: Candidate, opened: int = 1) -> list[Html]:
-    """Every derived kernel, folded; the first `opened` ones unfolded."""
-    out = []
-    for k, kernel in enumerate(candidate.kernels):
-        if isinstance(kernel, Kernel):
-            out.append(
-                fold(f"k{k} {describe(kernel)}", *body(candidate, k), open_=len(out) < opened)
-            )
-    return out
+def all_sources(candidate: Candidate, opened: Sequence[int] = (0,)) -> list[Html]:
+    """Every derived kernel, folded but for those of `opened`."""
+    return [
+        fold(f"k{k} {describe(kernel)}", *body(candidate, k), open_=k in opened)
+        for k, kernel in enumerate(candidate.kernels)
+        if isinstance(kernel, Kernel)
+    ]
