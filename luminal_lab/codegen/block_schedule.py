@@ -231,6 +231,14 @@ def _sizes(body: Body, roles: _Roles) -> dict[str, int]:
             size[axis] = max(size[axis], min(n, 256))
         else:
             size[axis] = max(size[axis] if axis not in roles.reduced else 1, min(n, 64))
+    for axis in _product_rows(body, roles):
+        # Cut, the product would be computed again in each of the row's loops.
+        size[axis] = pow2(extents[axis])
+        for other in roles.row_col:
+            if other != axis:
+                size[other] = min(size[other], max(16, LIMIT // 2 // size[axis]))
+        for other in roles.depth:
+            size[other] = min(size[other], 16 if size[axis] > 256 else 32)
     _few_points(body, roles, size)
     _fit(body, roles, size)
     return size
@@ -239,6 +247,16 @@ def _sizes(body: Body, roles: _Roles) -> dict[str, int]:
 def _repeats(axis: str, body: Body) -> bool:
     """Whether cutting an output axis would repeat a reduction that does not depend on it."""
     return any(axis not in s.axes and stmt_sides(s) is not None for s in body.stmts)
+
+
+def _product_rows(body: Body, roles: _Roles) -> list[str]:
+    """Axes of a product's result that are both reduced and stored, if they are short."""
+    stored = frozenset(a for s in body.stores() for a in s.axes)
+    rows = stored & _reduced(body) & frozenset(roles.row_col)
+    found = [a for a in sorted(rows) if pow2(body.extents[a]) <= WHOLE // 8]
+    return [
+        a for a in found if any(a in s.axes and stmt_sides(s) is not None for s in body.stmts)
+    ]
 
 
 def _few_points(body: Body, roles: _Roles, size: dict[str, int]) -> None:

@@ -100,7 +100,7 @@ def _warps(view: BlockView) -> tuple[int, int]:
     pipelined = any(isinstance(p, Loop) and p.kind == "serial" for path in dots for p in path)
     if dots:
         held = sum(view.points(view.local_axes(n)) for n in view.program.locals)
-        return (8 if held > 3 << 12 else 4), 3 if pipelined else 2
+        return (8 if held > 2 << 12 else 4), 3 if pipelined else 2
     warps = 4
     while warps < 16 and widest > 1024 * warps:
         warps *= 2

@@ -87,54 +87,64 @@ def run_interpreted(
     import torch
 
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    results = _in_child("interpret", entry, timeout, source, entry, tuple(grid), list(args))
+    for tensor, new in zip(tensors, results, strict=True):
+        tensor.copy_(new)
+
+
+def _in_child(what: str, entry: str, timeout: float, *args: Any) -> Any:
+    """Run `_serve` in a process of its own: a crash there is an error here."""
     with tempfile.TemporaryDirectory(prefix="luminal-triton-") as folder:
-        path = os.path.join(folder, "call.pt")
-        torch.save((source, entry, tuple(grid), list(args)), path)
-        out = _child(path, timeout, entry)
-        for tensor, new in zip(tensors, torch.load(out, weights_only=True), strict=True):
-            tensor.copy_(new)
-
-
-def _child(path: str, timeout: float, entry: str) -> str:
-    command = [sys.executable, "-c", f"from {__name__} import _serve; _serve({path!r})"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    try:
-        done = subprocess.run(
-            command, env=env, capture_output=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise CompilerError(
-            f"the interpreted kernel {entry} ran for more than {timeout:g} s and was stopped",
-            fix="look for a loop that does not end, or interpret a smaller problem",
-        ) from None
-    if done.returncode == 0:
-        return path + ".out"
-    if os.path.exists(path + ".error"):
-        with open(path + ".error", "rb") as file:
-            raise pickle.load(file)
+        path = os.path.join(folder, "call")
+        with open(path, "wb") as file:
+            pickle.dump((what, args), file)
+        command = [sys.executable, "-c", f"from {__name__} import _serve; _serve({path!r})"]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        try:
+            done = subprocess.run(
+                command, env=env, capture_output=True, timeout=timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise CompilerError(
+                f"to {what} {entry} took more than {timeout:g} s and was stopped",
+                fix="look for a loop that does not end, or take a smaller problem",
+            ) from None
+        for suffix in (".out", ".error"):
+            if os.path.exists(path + suffix):
+                with open(path + suffix, "rb") as file:
+                    result = pickle.load(file)
+                if suffix == ".error":
+                    raise result
+                return result
     detail = done.stderr.decode(errors="replace").strip()[-2000:]
     raise CompilerError(
-        f"the process that interpreted {entry} died with exit code {done.returncode}\n{detail}",
-        fix="exit code -11 is an access to memory that is not there",
+        f"the process that had to {what} {entry} died, exit code {done.returncode}\n{detail}",
+        fix="exit code -11 is a crash inside Triton: other block sizes often avoid it",
     )
 
 
 def _serve(path: str) -> None:
-    """The child's side of `run_interpreted`."""
-    import torch
-
+    """The child's side of `_in_child`."""
     from luminal_lab.errors import LuminalError
 
-    torch.set_num_threads(1)
-    source, entry, grid, args = torch.load(path, weights_only=False)
+    with open(path, "rb") as file:
+        what, args = pickle.load(file)
     try:
-        run_interpreted(source, entry, grid, args, in_process=True)
+        if what == "interpret":
+            import torch
+
+            torch.set_num_threads(1)
+            run_interpreted(*args, in_process=True)
+            result = [a for a in args[-1] if isinstance(a, torch.Tensor)]
+        else:
+            result = compile_ahead(**args[0], in_process=True)
+        suffix = ".out"
     except LuminalError as error:
         plain = type(error)(error.what, where=error.where, fix=error.fix)
-        with open(path + ".error", "wb") as file:
-            file.write(pickle.dumps(_Carried(plain)))
-        sys.exit(1)
-    torch.save([a for a in args if isinstance(a, torch.Tensor)], path + ".out")
+        result, suffix = _Carried(plain), ".error"
+    with open(path + ".part", "wb") as file:
+        pickle.dump(result, file)
+    os.replace(path + ".part", path + suffix)
 
 
 class _Carried:
@@ -239,6 +249,8 @@ def compile_ahead(
     num_warps: int = 4,
     num_stages: int = 3,
     divisible: Sequence[str] | None = None,
+    in_process: bool = False,
+    timeout: float = 300.0,
 ) -> Report:
     """Compile a kernel for an architecture that need not be here.
 
@@ -252,16 +264,31 @@ def compile_ahead(
         num_stages: Of the software pipeline.
         divisible: Arguments that are multiples of 16; all pointers when None (torch aligns its
             allocations to 64 bytes or more; without the promise loads are not vectorised).
+        in_process: Compile here rather than in a child process, which costs about a second:
+            Triton's compiler crashes on some valid kernels, and takes the process with it.
+        timeout: Seconds that the child may take.
 
     Raises:
         CompilerError: Triton is missing, the architecture is unknown, or Triton rejects it.
     """
     triton = require_triton()
+    if arch not in ARCHS:
+        raise CompilerError(f"unknown architecture {arch!r}; known are {', '.join(ARCHS)}")
+    if not in_process:
+        call = {
+            "source": source,
+            "entry": entry,
+            "signature": dict(signature),
+            "constexprs": dict(constexprs),
+            "arch": arch,
+            "num_warps": num_warps,
+            "num_stages": num_stages,
+            "divisible": None if divisible is None else list(divisible),
+        }
+        return _in_child("compile", entry, timeout, call)
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    if arch not in ARCHS:
-        raise CompilerError(f"unknown architecture {arch!r}; known are {', '.join(ARCHS)}")
     target = ARCHS[arch]
     fn = _entry(source, entry)
     names = list(signature)
