@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from luminal_lab.codegen.c import render_c
 from luminal_lab.codegen.c_prelude import prelude
+from luminal_lab.codegen.lower import lower
+from luminal_lab.codegen.schedule import Schedule, default_schedule
 from luminal_lab.codegen.tile import KernelSource, TileProgram
+from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
+from luminal_lab.search.machine import Machine
 
 Language = Literal["c", "triton", "metal"]
 
@@ -47,4 +52,31 @@ def render(
     )
 
 
-__all__ = ["prelude", "render"]
+def source(
+    kernel: Kernel,
+    schedule: Schedule | Mapping[str, Any] | None = None,
+    language: Language = "c",
+    machine: Machine | None = None,
+) -> KernelSource:
+    """A kernel's source in one step.
+
+    Arguments:
+        kernel: What to compute.
+        schedule: A schedule or its plain data. One that was searched for another style of
+            language says nothing about this one; then, and when None, the default is taken.
+        language: The target language.
+        machine: For which machine; a typical one when None.
+
+    Raises:
+        ScheduleError: when the kernel cannot be printed in this language.
+    """
+    style = "simd" if language == "c" else "block"
+    machine = machine or Machine()
+    if isinstance(schedule, Mapping):
+        schedule = Schedule.from_data(schedule)
+    if schedule is None or schedule.style != style:
+        schedule = default_schedule(kernel, machine, style)
+    return render(lower(kernel, schedule, machine), language, threads=machine.threads)
+
+
+__all__ = ["prelude", "render", "source"]
