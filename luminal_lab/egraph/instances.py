@@ -70,9 +70,8 @@ class _Types:
         return key
 
     def of(self, key: str) -> frozenset[str]:
-        if key.startswith("="):
-            return frozenset({key[1:]})
-        return self.allowed.get(key, frozenset(DTYPES))
+        named = frozenset({key[1:]}) & DTYPES.keys() if key.startswith("=") else DTYPES.keys()
+        return self.allowed.get(key, frozenset(named))
 
     def unite(self, a: str, b: str) -> None:
         a, b = self.find(a), self.find(b)

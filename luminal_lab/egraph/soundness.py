@@ -81,9 +81,7 @@ class RuleCheck:
         elif not self.fired:
             verdict = f"never matched in {self.tried} instances: nothing was tested"
         else:
-            verdict = (
-                f"true on {self.fired} of {self.tried} instances (it did not match the rest)"
-            )
+            verdict = f"true: {self.fired} matches in {self.tried} instances"
         return f"{head}\n{verdict}"
 
 
