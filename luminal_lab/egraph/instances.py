@@ -145,6 +145,8 @@ class Instance:
         self._expand(facts)
         for fact in list(self.equations.items()):
             self.types.unite(f"v:{fact[0]}", self._infer(fact[1]))
+        if not all(self.types.allowed.values()):
+            raise RuleError("the left side of the rule has no well-typed instance")
         for name in list(self.equations):
             self._ground(Atom(name), "V")
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
@@ -163,6 +165,7 @@ class Kernel:
         extents: The extent of every axis, free or bound, by name (binders may shadow).
         nodes: The HLIR nodes that it covers (provenance).
         rules: Names of the rules that made its values (provenance), sorted.
+        schedule: The schedule that a candidate chose for it, as plain data; None for the default.
     """
 
     outputs: tuple[KernelOutput, ...]
@@ -170,6 +173,20 @@ class Kernel:
     extents: Mapping[str, int]
     nodes: tuple[int, ...] = field(default=(), compare=False)
     rules: tuple[str, ...] = field(default=(), compare=False)
+    schedule: Any = field(default=None, compare=False)
+
+    def source(self, language: str = "c") -> str:
+        """Its generated source under its schedule.
+
+        Arguments:
+            language: `"c"`, `"triton"` or `"metal"`.
+
+        Raises:
+            ScheduleError: for another language.
+        """
+        # Code generation depends on values, not the other way: it is reached by name.
+        codegen = import_module("luminal_lab.codegen")
+        return codegen.source(self, self.schedule, language).text
 
     def reads(self) -> tuple[str, ...]:
         """Names of the buffers that it reads, in the order of first use."""
