@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +39,14 @@ class LibraryKernel:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[int, ...] = field(default=(), compare=False)
     rules: tuple[str, ...] = field(default=(), compare=False)
+
+    def source(self, language: str = "c") -> str:
+        """There is none: the routine is called, not generated.
+
+        Raises:
+            SearchError: always.
+        """
+        raise SearchError(f"a call of {self.routine!r} has no {language} source")
 
 
 BufferKind = Literal["arg", "weight", "constant", "output", "temp"]
@@ -92,6 +100,16 @@ class Candidate:
     predicted: tuple[float, ...] = ()
     target: str = "cpu"
 
+    def __post_init__(self) -> None:
+        # A kernel shows its source under the schedule that the candidate chose for it.
+        scheduled = zip(self.kernels, self.schedules, strict=False)
+        chosen = [
+            replace(k, schedule=s) if isinstance(k, Kernel) and s is not None else k
+            for k, s in scheduled
+        ]
+        kernels = (*chosen, *self.kernels[len(chosen) :])
+        object.__setattr__(self, "kernels", kernels)
+
     @property
     def name(self) -> str:
         """A short digest of what it computes and how: the same in every process."""
@@ -121,9 +139,7 @@ class Candidate:
         """
         found = self.kernels[kernel]
         if isinstance(found, LibraryKernel):
-            raise SearchError(
-                f"kernel {kernel} is a call of {found.routine!r}: it has no source"
-            )
+            return found.source(language)
         schedule = self.schedules[kernel] if kernel < len(self.schedules) else None
         # Code generation depends on search, not the other way: it is reached by name.
         return import_module("luminal_lab.codegen").source(found, schedule, language)
