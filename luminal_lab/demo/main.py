@@ -207,17 +207,24 @@ def _ranking(vectors: torch.Tensor) -> torch.Tensor:
 def _time(workload: str, encoder, inductor, exe, args) -> list[Timing]:
     from luminal_lab.bench import compare
 
-    ours, eager, compiled = "Luminal Lab", "eager PyTorch", "torch.compile"
-    table = compare({ours: exe, eager: encoder, compiled: inductor}, args, rounds=ROUNDS)
-    best = min(table.median(eager), table.median(compiled))
-    print(
-        f"{workload}: {table.median(ours) * 1e3:.2f} ms, eager {table.median(eager) * 1e3:.2f} ms, "
-        f"torch.compile {table.median(compiled) * 1e3:.2f} ms: {best / table.median(ours):.2f}x the better"
+    names = ("eager PyTorch", "torch.compile", "Luminal Lab")
+    found = compare(
+        dict(zip(names, (encoder, inductor, exe), strict=True)),
+        args,
+        reference=lambda: _float64(encoder, args),
+        rounds=ROUNDS,
+        name=workload,
     )
-    return [
-        Timing(workload, name, table.samples(name), ours=name == ours)
-        for name in (ours, eager, compiled)
-    ]
+    print(found)
+    best = min(found.ratio(name) for name in names[:2])
+    print(f"  {best:.2f}x the better of the two")
+    return [Timing(workload, c.name, c.seconds, ours=c.name == names[2]) for c in found.contestants]
+
+
+def _float64(encoder: torch.nn.Module, args: tuple[Any, ...]) -> torch.Tensor:
+    import copy
+
+    return copy.deepcopy(encoder).double()(*args)
 
 
 def _machine(torch: Any) -> list[tuple[str, str]]:
