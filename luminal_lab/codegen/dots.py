@@ -74,7 +74,9 @@ def _product(s: Stmt, body: Body, lanes: int, machine: Machine) -> Product | Non
             col = max(sorted(only_right), key=lambda a: body.extents[a])
     elif col in only_left:
         left, right, only_left, only_right = right, left, only_right, only_left
-    row = max(sorted(only_left), key=lambda a: body.extents[a])
+    row = max(
+        sorted(only_left), key=lambda a: (min(body.extents[a], 64), -_stride(a, body, left))
+    )
     rows = 1
     for a in only_left:
         rows *= body.extents[a]
@@ -118,6 +120,15 @@ def _column(s: Stmt, body: Body, only_left, only_right, left: Value, right: Valu
         if any(terms.coefficient(v, a) == 1 for v in side_loads(side) if a in v.free):
             return a
     return max(candidates, key=lambda a: body.extents[a])
+
+
+def _stride(axis: str, body: Body, side: Value) -> int:
+    """How far apart the points of a row axis lie in what is stored, or else in its operand."""
+    for store in body.stores():
+        if store.index is not None and axis in store.axes:
+            return abs(store.index.coef(axis))
+    strides = [abs(terms.coefficient(v, axis) or 0) for v in side_loads(side) if axis in v.free]
+    return max(strides, default=0)
 
 
 def side_loads(v: Value) -> list[Value]:

@@ -200,12 +200,12 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
         n, mr = extents[row], last.rows_tile
         depth = analysis.points(last.stmt.over, extents)
         cap = max(1, machine.l2 // 3 // (4 * max(depth, 1)) // mr) * mr
-        block = min(cap, mr * (5 if mr <= 8 or not online_axes(body) else 4))
+        block = min(cap, mr * 5, -(-n // mr) * mr)
         if online_axes(body):
             block = min(48, cap) // mr * mr or mr
-        if tasks >= wanted:
-            block = max(block, min(cap, 60 // mr * mr)) if not online_axes(body) else block
-        block = min(block, -(-n // mr) * mr)
+        if col not in ordered:  # rows are all there is to share out
+            while tasks * -(-n // block) < 2 * machine.threads and block > mr:
+                block -= mr
         if block < n or tasks == 1:
             grid.append((row, block))
             tasks *= -(-n // block)
