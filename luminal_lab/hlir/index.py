@@ -45,6 +45,16 @@ class Index:
     terms: tuple[tuple[Atom, int], ...] = ()
     const: int = 0
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.const))
+
+    def __reduce__(self):
+        return (Index, (self.terms, self.const))  # a hash of strings is this process's own
+
     @staticmethod
     def num(value: int) -> Index:
         """The constant `value`."""

@@ -8,13 +8,13 @@ within their reduction (a 1024x1536x384 product never exists), and points asked 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import CallError, HlirError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.apply import Compute
+from luminal_lab.hlir.frames import Frame, blocks, strided
 from luminal_lab.hlir.graph import Hlir, InputSpec, Node, NodeId
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _STORED = 1 << 20  # a value of at most so many elements is always stored
-_BLOCK = 1 << 19  # elements of one block of a reduction: stays in a core's caches
+# Elements of one block of a reduction: in cache, and too few for torch to use threads, which
+# wait for each other long when other programs run.
+_BLOCK = (1 << 15) - 1
 _SAMPLED = (
     1 << 22
 )  # elements that one step of `sample` may touch before it falls back to storing
@@ -88,68 +90,6 @@ def bind_arguments(hlir: Hlir, args: Sequence[Any] | Mapping[str, Any]) -> dict[
     return bound
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """The points at which values are wanted.
-
-    Arguments:
-        env: For each axis an int64 index tensor of `rank` dims; they broadcast together.
-        extents: The full extent of each axis.
-        ranges: Where each axis is a plain range: (dim, start, stop); None for other points.
-        rank: Number of dims.
-        depth: How many lazily computed values enclose this one.
-        memo: What was computed at these points.
-    """
-
-    env: Mapping[str, Any]
-    extents: Mapping[str, int]
-    ranges: Mapping[str, tuple[int, int, int]] | None
-    rank: int
-    depth: int = 0
-    memo: dict[tuple[NodeId, View], Any] = field(default_factory=dict)
-
-    @staticmethod
-    def box(ranges: Sequence[tuple[str, int, int]], extents: Mapping[str, int]) -> _Frame:
-        """The points of a box: `(axis, start, stop)` for each dim."""
-        import torch
-
-        rank = len(ranges)
-        env = {
-            axis: torch.arange(start, stop).view(*(-1 if k == d else 1 for k in range(rank)))
-            for d, (axis, start, stop) in enumerate(ranges)
-        }
-        places = {axis: (d, start, stop) for d, (axis, start, stop) in enumerate(ranges)}
-        return _Frame(env, extents, places, rank)
-
-    def with_axis(self, axis: str, extent: int) -> _Frame:
-        """These points times a new axis, as the last dim."""
-        import torch
-
-        env = {a: t.unsqueeze(-1) for a, t in self.env.items()}
-        env[axis] = torch.arange(extent).view(*[1] * self.rank, extent)
-        ranges = None
-        if self.ranges is not None:
-            ranges = {**self.ranges, axis: (self.rank, 0, extent)}
-        extents = {**self.extents, axis: extent}
-        return _Frame(env, extents, ranges, self.rank + 1, self.depth)
-
-    def at(self, index: Sequence[Index]) -> list[Tensor]:
-        """Index expressions evaluated at the points, as tensors of `rank` dims."""
-        import torch
-
-        out = []
-        for i in index:
-            v = i.evaluate(self.env)
-            out.append(v if isinstance(v, torch.Tensor) else torch.full([1] * self.rank, v))
-        return out
-
-    def size(self, index: Sequence[Index]) -> int:
-        """How many distinct points `index` takes at most."""
-        axes = sorted(frozenset().union(*(i.axes for i in index)))
-        shapes = [self.env[a].shape for a in axes]
-        return math.prod(max(s[d] for s in shapes) for d in range(self.rank)) if shapes else 1
-
-
 class Reference:
     """A program together with its inputs; values are computed on demand and remembered.
 
@@ -198,10 +138,8 @@ class Reference:
     def output(self, k: int) -> Tensor:
         """The k-th program output."""
         spec = self.hlir.outputs[k]
-        extents = {out_axis(d): n for d, n in enumerate(spec.shape)}
         self.value(spec.value.node)
-        frame = _Frame.box([(a, 0, n) for a, n in extents.items()], extents)
-        return self._read(spec.value.node, spec.value.view, frame).expand(spec.shape).clone()
+        return self._full(spec.value.node, spec.value.view, spec.shape).clone()
 
     def value(self, node: NodeId) -> Tensor:
         """The value of a node, of its shape (do not write to it)."""
@@ -240,7 +178,7 @@ class Reference:
         for start in range(0, max(1, len(flat[0])), step):
             env = {a: p[start : start + step] for a, p in zip(names, flat)}
             size = len(env[names[0]])
-            parts.append(self._read(node, view, _Frame(env, extents, None, 1)).expand(size))
+            parts.append(self._read(node, view, Frame(env, extents, None, 1)).expand(size))
         return torch.cat(parts).reshape(common[0].shape)
 
     # ------------------------------------------------------------------ storing
@@ -273,7 +211,7 @@ class Reference:
         elif node.op in REDUCTIONS:
             self._values[n] = self._reduce(n, node)
         else:
-            frame = _Frame.box([(a, 0, e) for a, e in node.axes().items()], node.axes())
+            frame = Frame.whole(node.axes())
             self._values[n] = self._compute(n, View.identity(frame.rank), frame).expand(
                 node.shape
             )
@@ -289,14 +227,13 @@ class Reference:
         extents = node.axes()
         operand = node.operands[0]
         join = apply.combine(node.op)
-        for ranges in _blocks(
-            node.shape, max(1, _BLOCK // (inner * max(1, min(extent, step))))
-        ):
+        composed: dict = {}
+        for ranges in blocks(node.shape, max(1, _BLOCK // (inner * max(1, min(extent, step))))):
             place = tuple(slice(start, stop) for _, start, stop in ranges)
             total = None
             for start in range(0, max(1, extent), step):
                 stop = min(start + step, extent)
-                frame = _Frame.box([*ranges, (REDUCED, start, stop)], extents)
+                frame = Frame.box([*ranges, (REDUCED, start, stop)], extents, composed)
                 x = self._read(operand.node, operand.view, frame)
                 part = apply.reduce_last(node.op, _widen(x, stop - start))
                 total = part if total is None else join(total, part)
@@ -309,25 +246,23 @@ class Reference:
         node = self.hlir.nodes[n]
         if not self._inline[n]:
             return 1
-        own = node.attrs["extent"] if node.op in REDUCTIONS else 1
+        own = max(1, node.attrs["extent"]) if node.op in REDUCTIONS else 1
         return own * max((self._nested(o.node) for o in node.operands), default=1)
 
     def _full(self, n: NodeId, view: View, shape: Sequence[int]) -> Tensor:
         """A stored node read at all points of `shape`."""
-        extents = {out_axis(k): e for k, e in enumerate(shape)}
-        frame = _Frame.box([(a, 0, e) for a, e in extents.items()], extents)
-        return self._read(n, view, frame).expand(*shape)
+        return self._read(n, view, Frame.of_shape(shape)).expand(tuple(shape))
 
     def _gather(self, node: Node) -> Tensor:
         axes = node.axes()
-        frame = _Frame.box([(a, 0, e) for a, e in axes.items()], axes)
-        bound = dict(frame.env)
-        extents = dict(frame.extents)
+        frame = Frame.whole(axes)
+        bound = {a: frame.env[a] for a in axes}
+        extents = dict(axes)
         for k, (operand, extent) in enumerate(zip(node.operands[1:], node.attrs["extents"])):
             bound[f"{GATHERED}{k}"] = self._read(operand.node, operand.view, frame).long()
             extents[f"{GATHERED}{k}"] = extent
         table = node.operands[0]
-        points = _Frame(bound, extents, None, frame.rank)
+        points = Frame(bound, extents, None, frame.rank)
         return self._read(table.node, table.view, points).expand(node.shape).clone()
 
     def _scatter(self, node: Node) -> Tensor:
@@ -362,7 +297,7 @@ class Reference:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, n: NodeId, view: View, frame: _Frame) -> Tensor:
+    def _read(self, n: NodeId, view: View, frame: Frame) -> Tensor:
         """Node `n` through `view` at the points; dims it does not vary over have size 1."""
         import torch
 
@@ -376,18 +311,14 @@ class Reference:
             return frame.memo[key]
         stored = self._values[n] if n in self._values else self.value(n)
         if stored.numel() == 0:
-            return stored.new_empty(
-                torch.broadcast_shapes(*(t.shape for t in frame.env.values()))
-            )
-        if frame.ranges is not None and all(i.is_affine for i in view.index):
-            strided = _strided(stored, view.index, frame)
-            if strided is not None:
-                return strided
+            return stored.new_empty(frame.shape)
+        if (box := strided(stored, view.index, frame)) is not None:
+            return box
         if not view.index:
             return stored.reshape([1] * frame.rank)
         return stored[tuple(torch.broadcast_tensors(*frame.at(view.index)))]
 
-    def _lazily(self, n: NodeId, node: Node, view: View, frame: _Frame) -> bool:
+    def _lazily(self, n: NodeId, node: Node, view: View, frame: Frame) -> bool:
         """Whether a value that is not stored is computed at the points, rather than stored."""
         if self._inline[n]:
             return True
@@ -398,7 +329,7 @@ class Reference:
         work = frame.size(view.index) * node.attrs.get("extent", 1)
         return work < min(_SAMPLED, _iterations(node))
 
-    def _read_guarded(self, n: NodeId, view: View, frame: _Frame) -> Tensor:
+    def _read_guarded(self, n: NodeId, view: View, frame: Frame) -> Tensor:
         import torch
 
         node = self.hlir.nodes[n]
@@ -413,37 +344,42 @@ class Reference:
             for k, (i, size) in enumerate(zip(frame.at(view.index), node.shape))
         }
         extents = {out_axis(k): size for k, size in enumerate(node.shape)}
-        inside = _Frame(env, extents, None, frame.rank, frame.depth + 1)
-        return torch.where(true, self._read(n, View.identity(len(node.shape)), inside), fill)
+        inside = self._read(n, View.identity(len(node.shape)), frame.moved(env, extents))
+        return torch.where(true, inside, fill)
 
-    def _compute(self, n: NodeId, view: View, frame: _Frame) -> Tensor:
+    def _compute(self, n: NodeId, view: View, frame: Frame) -> Tensor:
         """Apply node `n` at the points `view.index` of the frame."""
         node = self.hlir.nodes[n]
         if node.op == "Constant":
             value = apply.scalar(node.attrs["value"], node.dtype, self.compute)
             return value.reshape([1] * frame.rank)
-        axes = {out_axis(k): i for k, i in enumerate(view.index)}
         if node.op == "Iota":
+            axes = {out_axis(k): i for k, i in enumerate(view.index)}
             index = node.attrs["index"].substitute(axes, frame.extents)
-            value = frame.at([index])[0]
-            return value.to(apply.torch_dtype(node.dtype, self.compute))
-        inner = _Frame(
-            frame.env, frame.extents, frame.ranges, frame.rank, frame.depth + 1, frame.memo
-        )
+            return frame.at([index])[0].to(apply.torch_dtype(node.dtype, self.compute))
+        inner = frame.deeper()
         if node.op in REDUCTIONS:
-            fresh = f"{REDUCED}{frame.rank}"
-            inner = inner.with_axis(fresh, node.attrs["extent"])
-            axes[REDUCED] = Index.axis(fresh)
-            operand = node.operands[0]
-            x = self._read(operand.node, operand.view.compose(axes, inner.extents), inner)
-            return apply.reduce_last(node.op, _widen(x, node.attrs["extent"]))
-        args = [
-            self._read(o.node, o.view.compose(axes, frame.extents), inner)
-            for o in node.operands
-        ]
+            inner = inner.with_axis(f"{REDUCED}{frame.rank}", node.attrs["extent"])
+        views = self._composed(n, view, inner)
+        args = [self._read(o.node, v, inner) for o, v in zip(node.operands, views)]
+        if node.op in REDUCTIONS:
+            return apply.reduce_last(node.op, _widen(args[0], node.attrs["extent"]))
         if node.op == "Cast" and self.hlir.nodes[node.operands[0].node].dtype is node.dtype:
             return args[0]  # a copy rounds nothing
         return apply.elementwise(node, args, self.compute)
+
+    def _composed(self, n: NodeId, view: View, inner: Frame) -> tuple[View, ...]:
+        """The views of a node's operands over the frame's axes; a reduced axis is the last."""
+        key = (n, view, inner.rank)
+        if key not in inner.composed:
+            node = self.hlir.nodes[n]
+            axes = {out_axis(k): i for k, i in enumerate(view.index)}
+            if node.op in REDUCTIONS:
+                axes[REDUCED] = Index.axis(f"{REDUCED}{inner.rank - 1}")
+            inner.composed[key] = tuple(
+                o.view.compose(axes, inner.extents) for o in node.operands
+            )
+        return inner.composed[key]
 
 
 def _as_tensor(given: Any, hlir: Hlir, spec: InputSpec) -> Tensor:
@@ -510,46 +446,6 @@ def _plan(hlir: Hlir) -> tuple[list[bool], list[NodeId]]:
     return inline, last
 
 
-def _blocks(shape: Sequence[int], budget: int) -> Iterator[list[tuple[str, int, int]]]:
-    """Cover `shape` by boxes of about `budget` points, whole along the trailing dims."""
-    if math.prod(shape) == 0:
-        return
-    steps = []
-    for n in reversed(shape):
-        steps.append(max(1, min(n, budget)))
-        budget //= n
-    steps.reverse()
-    starts = [0] * len(shape)
-    while True:
-        yield [(out_axis(d), s, min(s + steps[d], shape[d])) for d, s in enumerate(starts)]
-        for d in range(len(shape) - 1, -1, -1):
-            starts[d] += steps[d]
-            if starts[d] < shape[d]:
-                break
-            starts[d] = 0
-        else:
-            return
-
-
 def _widen(x: Tensor, extent: int) -> Tensor:
     """The last dim, along which `x` may be constant, made explicit."""
     return x.expand(*x.shape[:-1], extent)
-
-
-def _strided(stored: Tensor, index: Sequence[Index], frame: _Frame) -> Tensor | None:
-    """An affine read of a box as a strided view; None when a stride would be negative."""
-    assert frame.ranges is not None
-    offset, size, stride = stored.storage_offset(), [1] * frame.rank, [0] * frame.rank
-    for i, step in zip(index, stored.stride()):
-        offset += i.const * step
-        for axis, coef in i.terms:
-            assert isinstance(axis, str)
-            dim, start, stop = frame.ranges[axis]
-            offset += coef * start * step
-            size[dim] = stop - start
-            stride[dim] += coef * step
-    if any(s < 0 for s in stride):
-        return None
-    if 0 in size:
-        return stored.new_empty(size)
-    return stored.as_strided(size, stride, offset)

@@ -218,6 +218,13 @@ def test_max_lets_nan_win_and_zero_sized_outputs_exist():
     assert r.shape == (4, 0)
 
 
+def test_an_empty_axis_within_a_lazy_chain_of_reductions(monkeypatch):
+    monkeypatch.setattr(interpreter, "_STORED", 1)
+    g = Graph()
+    hlir = g.finish(g.input("x", (0, 2), F32).sum(0).sum(0))
+    assert run(hlir, [torch.empty(0, 2)])[0].item() == 0.0
+
+
 def test_padding_reads_its_fill_and_nothing_out_of_bounds():
     g = Graph()
     x = g.input("x", (2, 3), F32)
