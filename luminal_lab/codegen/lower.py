@@ -116,7 +116,7 @@ class Lowering:
         """The tile program."""
         stmts = nests.hoist(list(self.body.stmts), self)
         stmts = nests.keep_values(stmts, self)
-        stmts = nests.stage_products(stmts, self)
+        stmts = nests.keep_results(nests.stage_products(stmts, self), self)
         self.everything = stmts
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)

@@ -187,6 +187,52 @@ def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering)
     return _stage(v, layout, "a", out, made, low)
 
 
+def keep_results(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Write a product to memory once, at the end of its tile, with what all its readers add.
+
+    Without this a product whose readers cannot join its nest would accumulate in memory. What
+    is written is the largest elementwise term through which all readers see the product.
+    """
+    for name in [s.name for s in stmts if s.name in low.products and s.kind == "reduce"]:
+        at = next(k for k, s in enumerate(stmts) if s.name == name)
+        product = stmts[at]
+        readers = [s for s in stmts if name in s.reads()]
+        if all(s.kind in ("set", "store") and s.space == product.axes for s in readers):
+            continue
+        if (
+            all(s.kind == "online" for s in readers)
+            and len({s.values[0] for s in readers}) == 1
+        ):
+            continue  # its s is kept by the loop that carries it
+        term = _cover(ref(name, sorted(product.axes), product.dtype), readers, product.axes)
+        kept = low.fresh(name[1:] + ".kept")
+        by = {term: ref(kept, sorted(product.axes), term.dtype)}
+        stmts = [s.map(lambda v, by=by: terms.replace_terms(v, by)) for s in stmts]
+        first = min(k for k, s in enumerate(stmts) if kept in s.reads())
+        where = max([at] + [k for k, s in enumerate(stmts) if s.name in terms.reads(term)])
+        assert where < first
+        keeper = Stmt(kept, "set", (term,), term.dtype, term.free)
+        stmts = [*stmts[: where + 1], keeper, *stmts[where + 1 :]]
+    return stmts
+
+
+def _cover(v: Value, readers: Sequence[Stmt], axes: frozenset[str]) -> Value:
+    """The largest term over the same axes that contains every use of `v`."""
+    from luminal_lab.egraph.values import postorder
+
+    roots = [r for s in readers for r in s.values]
+    early = {d for s in readers for d in s.reads() if d.startswith("%")} - {v.attrs[0]}
+    while v not in roots:
+        parents = {t for t in postorder(roots) if v in t.args}
+        if len(parents) != 1:
+            break
+        up = parents.pop()
+        if up.free != axes or up.dtype is not v.dtype or early & set(terms.reads(up)):
+            break
+        v = up
+    return v
+
+
 # --------------------------------------------------------------------------- groups
 
 
