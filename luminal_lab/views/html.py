@@ -154,7 +154,8 @@ PAGE_CSS = """
 .ll td.code,.ll code{font:12px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
  color:var(--fg)}
 .ll code{background:none;padding:0}
-.ll td.code{overflow-wrap:anywhere;min-width:9ch}
+.ll td.code{overflow-wrap:break-word;min-width:9ch}
+.ll pre,.ll pre code{white-space:pre;word-break:normal;overflow-wrap:normal}
 .ll tr.mark td{background:var(--soft);font-weight:600}
 .ll caption{caption-side:bottom;text-align:left;color:var(--muted);padding:5px 10px}
 .ll details{margin:6px 0;border:0;padding:0}

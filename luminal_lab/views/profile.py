@@ -180,7 +180,8 @@ def _ceilings(profile: Profile) -> list[tuple[str, float | None, float]]:
 
 def _lines(profile: Profile) -> list[tuple[str, list[tuple[float, float]]]]:
     intensities = [i for _, i, _ in _points(profile)] or [1.0]
-    low, high = min(intensities) / 3, max(max(intensities) * 3, 100.0)
+    ridge = profile.machine.dot_flops / profile.machine.bandwidth
+    low, high = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
     out = []
     for name, bandwidth, limit in _ceilings(profile):
         if bandwidth is None:

@@ -234,20 +234,18 @@ class _Path:
 
     def _written(self) -> Iterator[tuple[str, Value]]:
         """Each op of the program that the kernel covers, as a line of its own."""
-        done: set[int] = set()
-        stack = [self.body.tensor]
         order: list[int] = []
+        opened: set[int] = set()
+        stack = [self.body.tensor]
         while stack:
             t = stack[-1]
-            reads = [x for x in self._op_reads(t) if x not in done and x not in stack]
-            if t in done:
-                stack.pop()
-            elif reads:
-                stack.extend(reversed(reads))
+            if t not in opened:
+                opened.add(t)
+                stack.extend(x for x in reversed(self._op_reads(t)) if x not in opened)
             else:
-                done.add(t)
-                order.append(t)
                 stack.pop()
+                if t not in order:
+                    order.append(t)
         for t in order:
             made = self._maker(t)
             if made is not None:

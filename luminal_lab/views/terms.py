@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from luminal_lab.egraph.values import Value, postorder
+from luminal_lab.hlir.dtypes import BOOL
 
 # Binding strength of what is printed, loosest first.
 _LOOSE, _SUM, _QUOTIENT, _PRODUCT, _TIGHT = range(5)
+_LOGIC = {"add": "or", "mul": "and"}  # what they are on bool
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
 
@@ -126,25 +128,29 @@ def _text(
         where = ",".join(_index(i, [inside(k) for k in range(len(value.args))])
                          for i in value.attrs[1])  # fmt: skip
         return f"{value.attrs[0]}[{where}]" if where else str(value.attrs[0]), _TIGHT
+    if value.dtype is BOOL and op in ("add", "mul"):
+        return f"{inside(0, _SUM)} {_LOGIC[op]} {inside(1, _SUM)}", _LOOSE
     if op == "add":
         for k in (1, 0):
             positive = _negated(value.args[k])
             if positive is not None and value.args[k] not in known:
                 return f"{inside(1 - k, _SUM)} − {spell(positive, _QUOTIENT)}", _SUM
-        return f"{inside(0, _SUM)} + {inside(1, _SUM)}", _SUM
+        return f"{inside(0, _SUM)} + {inside(1, _QUOTIENT)}", _SUM
     if op == "mul":
         for k in (1, 0):
             right = value.args[k]
             if right.op == "recip" and right not in known:
                 above, below = inside(1 - k, _PRODUCT), spell(right.args[0], _TIGHT)
                 return f"{above} / {below}", _QUOTIENT
-        return f"{inside(0, _PRODUCT)}·{inside(1, _PRODUCT)}", _PRODUCT
+        return f"{inside(0, _PRODUCT)}·{inside(1, _TIGHT)}", _PRODUCT
     if op == "recip":
         return f"1/{inside(0, _TIGHT)}", _QUOTIENT
     if op == "mod":
         return f"{inside(0, _TIGHT)} mod {inside(1, _TIGHT)}", _PRODUCT
     if op == "lessthan":
         return f"{inside(0, _SUM)} < {inside(1, _SUM)}", _LOOSE
+    if op == "select" and [a.attrs for a in value.args[1:]] == [(False,), (True,)]:
+        return f"not {inside(0, _TIGHT)}", _LOOSE
     if op == "select":
         return f"({inside(0)} ? {inside(1)} : {inside(2)})", _TIGHT
     if op == "cast":

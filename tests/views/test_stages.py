@@ -5,6 +5,7 @@ import json
 import plotly.graph_objects as go
 import pytest
 
+from luminal_lab.egraph.values import postorder
 from luminal_lab.errors import LuminalError
 from luminal_lab.runtime.executable import BuildStats, Executable
 from luminal_lab.search.candidate import Candidate
@@ -127,6 +128,14 @@ def test_kernel_sources(one_pass, monkeypatch):
     assert f"triton {HOSTILE}" in figure.text
 
 
+def test_every_listed_kernel_has_three_sources(result):
+    for one in list(result.candidates)[:2]:
+        for k in range(len(one.kernels)):
+            figure = kernels.sources(one, k)
+            check_html(figure.html)
+            assert "not available" not in figure.text
+
+
 def test_a_missing_source_says_why(one_pass, monkeypatch):
     def refuse(self, kernel, language="c"):
         raise LuminalError("no such thing", fix="another")
@@ -177,6 +186,17 @@ def test_derivations_of_all_listed_candidates(egraph, result):
             found = derive(egraph, one, k)
             assert found.written
             check_html(derivation.derivation(egraph, one, k).html)
+
+
+def test_ops_are_written_before_they_are_read(egraph, result):
+    for one in result.candidates:
+        found = derive(egraph, one)
+        known: set[str] = set()
+        made = {name.partition("[")[0] for name, _ in found.written}
+        for name, value in found.written:
+            reads = {v.attrs[0] for v in postorder([value]) if v.op == "load"}
+            assert reads & made <= known
+            known.add(name.partition("[")[0])
 
 
 def test_derivation_refuses_another_e_graph(layers_egraph, one_pass):

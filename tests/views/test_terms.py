@@ -21,6 +21,7 @@ def op(name: str, *args: Value, dtype=F32, attrs=()) -> Value:
 
 
 X, Y = load("x", "i"), load("y", "i")
+FALSE, TRUE = (Value("const", (), (b,), dtype=BOOL) for b in (False, True))
 MINUS_Y = op("mul", Y, const(-1.0))
 
 
@@ -42,6 +43,15 @@ MINUS_Y = op("mul", Y, const(-1.0))
         (op("online", X, const(1.0), const(1.0), attrs=("i",)), "online_i(x[i])"),
         (op("online", X, const(0.5), Y, attrs=("i",)), "online_i(0.5·x[i], y[i])"),
         (op("select", op("lessthan", X, Y, dtype=BOOL), X, Y), "(x[i] < y[i] ? x[i] : y[i])"),
+        (op("mul", X, op("mul", X, Y)), "x[i]·(x[i]·y[i])"),
+        (op("mul", op("mul", X, X), Y), "x[i]·x[i]·y[i]"),
+        (op("add", X, op("add", X, Y)), "x[i] + (x[i] + y[i])"),
+        (
+            op("select", op("lessthan", X, Y, dtype=BOOL), FALSE, TRUE, dtype=BOOL),
+            "not (x[i] < y[i])",
+        ),
+        (op("add", FALSE, op("mul", TRUE, FALSE, dtype=BOOL), dtype=BOOL),
+         "False or (True and False)"),
         (op("cast", X, dtype=F16), "f16(x[i])"),
         (op("mod", X, Y), "x[i] mod y[i]"),
         (op("exp2", X), "exp2(x[i])"),
