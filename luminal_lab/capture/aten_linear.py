@@ -84,6 +84,38 @@ def _flash_for_cpu(
     return out, lse
 
 
+@lowers("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _flash_for_cpu_backward(
+    call: Call,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if dropout_p or attn_mask is not None or k.shape[-3] != q.shape[-3]:
+        raise NoLowering("the gradient of masked, grouped or random attention")
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    wq, wk, wv, dout = F.wide(q), F.wide(k), F.wide(v), F.wide(grad)
+    scores = F.product(wq, wk.transpose(-1, -2)) * scale  # (…, l, s)
+    if is_causal:
+        scores = F.below(scores, 0).where(scores, -math.inf)
+    weights = F.exp(scores - lse.unsqueeze(-1))
+    dweights = F.product(dout, wv.transpose(-1, -2))
+    drift = (dout * F.wide(out)).sum(-1, keepdim=True)
+    dscores = weights * (dweights - drift) * scale
+    dq = F.product(dscores, wk)
+    dk = F.product(dscores.transpose(-1, -2), wq)
+    dv = F.product(weights.transpose(-1, -2), dout)
+    return dq.cast(q.dtype), dk.cast(k.dtype), dv.cast(v.dtype)
+
+
 def _grouped(kv: Tensor, q: Tensor) -> Tensor:
     """Keys or values of grouped-query attention, each head repeated for its queries."""
     heads, groups = q.shape[-3], kv.shape[-3]
