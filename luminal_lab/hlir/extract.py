@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from luminal_lab.hlir.compare import structural_hash
-from luminal_lab.hlir.graph import Hlir, InputSpec, Node, NodeId, Operand, OutputSpec, Source
+from luminal_lab.hlir.graph import (
+    Hlir,
+    InputKind,
+    InputSpec,
+    Node,
+    NodeId,
+    Operand,
+    OutputSpec,
+    Source,
+)
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS
 from luminal_lab.hlir.view import View, out_axis
@@ -200,7 +209,7 @@ class _Cutter:
         self.hlir = hlir
         self.members = members
         self.by_use = by_use
-        self.kinds = {s.node: s.kind for s in hlir.inputs}
+        self.kinds: dict[NodeId, InputKind] = {s.node: s.kind for s in hlir.inputs}
         self.number: dict[NodeId, int] = {}  # node of the program -> node of the piece
         self.nodes: list[Node] = []
         self.inputs: list[InputSpec] = []
@@ -228,7 +237,7 @@ class _Cutter:
         self.nodes.append(replace(node, operands=reads))
 
     def _input(self, n: NodeId, node: Node) -> None:
-        kind = self.kinds.get(n, "arg")
+        kind: InputKind = self.kinds.get(n, "arg")
         letter = "x" if kind == "arg" else "w"
         count = sum(s.name.startswith(letter) for s in self.inputs)
         self.number[n] = len(self.nodes)

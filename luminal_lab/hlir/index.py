@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from luminal_lab.errors import HlirError
 
@@ -213,9 +214,9 @@ class Index:
 
         return Index._make({atom_(a): c for a, c in self.terms}, self.const)
 
-    def evaluate(self, values: Mapping[str, object]):
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value with each axis bound to a number, or to a broadcasting array or tensor."""
-        out: object = self.const
+        out: Any = self.const
         for atom, coef in self.terms:
             if isinstance(atom, str):
                 v = values[atom]

@@ -170,7 +170,9 @@ def graph(hlir: Hlir) -> graphviz.Digraph:
     for n, node in enumerate(hlir.nodes):
         groups.setdefault(node.source.module if node.op != "Input" else "", []).append(n)
     for k, (module, members) in enumerate(groups.items()):
-        with dot.subgraph(name=f"cluster_{k}" if module else None) as sub:
+        inner = dot.subgraph(name=f"cluster_{k}" if module else None)
+        assert inner is not None  # without a graph as argument it is a context manager
+        with inner as sub:
             if module:
                 sub.attr(label=module, color="#c4cbd6", fontname="Helvetica", fontsize="9")
             for n in members:

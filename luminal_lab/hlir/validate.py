@@ -226,10 +226,9 @@ def _inputs(hlir: Hlir) -> Iterator[str]:
             yield f"the input {spec.name!r} is %{spec.node}, which is not its Input node"
             continue
         given = hlir.weights.get(spec.name)
-        shape = getattr(given, "shape", None)
-        if spec.kind != "arg" and shape is not None and _static(node.shape):
-            if tuple(shape) != node.shape:
-                yield f"the weight {spec.name!r} has shape {tuple(shape)}, not {node.shape}"
+        if spec.kind != "arg" and given is not None and _static(node.shape):
+            if tuple(given.shape) != node.shape:
+                yield f"the weight {spec.name!r} is {tuple(given.shape)}, not {node.shape}"
             if str(given.dtype).removeprefix("torch.") != node.dtype.torch_name:
                 yield f"the weight {spec.name!r} is {given.dtype}, not {node.dtype}"
 

@@ -164,7 +164,7 @@ def test_names_inputs_and_outputs():
             good, outputs=(replace(out, mutates="cache"),)
         ),
         r"the symbolic dim s has the bounds \[4, 2\]": replace(good, symbols={"s": (4, 2)}),
-        "the weight 'x' has shape": replace(
+        r"the weight 'x' is \(3,\), not \(2, 3\)": replace(
             good, inputs=(replace(spec, kind="weight"),), weights={"x": torch.ones(3)}
         ),
         "the weight 'x' is torch.float64, not f32": replace(
