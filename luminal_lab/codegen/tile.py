@@ -131,7 +131,8 @@ class Loop:
     Arguments:
         axis: The axis.
         var: The name of its variable, unique along a path of nested loops.
-        step: Points in a block; the last block may be shorter.
+        step: Points in a block; the last block may be shorter, and a block never reaches beyond
+            the enclosing block of its axis.
         kind: See the module's text.
         body: Statements and loops.
         lo: The first block begins at the maximum of these (over variables of outer loops, named by
