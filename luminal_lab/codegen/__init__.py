@@ -9,7 +9,6 @@ from __future__ import annotations
 from luminal_lab.codegen.lower import lower
 from luminal_lab.codegen.render import prelude, render, source
 from luminal_lab.codegen.schedule import Schedule, default_schedule, neighbours, schedule_space
-from luminal_lab.codegen.source import source
 from luminal_lab.codegen.tile import KernelSource, Pack, TileProgram
 from luminal_lab.codegen.verify import verify
 
@@ -24,7 +23,6 @@ __all__ = [
     "prelude",
     "render",
     "schedule_space",
-    "source",
     "source",
     "verify",
 ]
