@@ -101,24 +101,28 @@ class Measurer:
                 known = self.known.setdefault(step.text, _Known(step, region, share))
                 known.share = max(known.share, share)
 
-    def run(self, deadline: float | None, progress: Progress) -> None:
-        """Measure everything that was asked for, the default schedules first.
+    def run(self, deadline: float | None, progress: Progress) -> bool:
+        """Measure what was asked for and is not measured yet, the default schedules first.
 
         Arguments:
             deadline: When to stop (`time.monotonic`), None for never.
             progress: Told after each measurement.
+
+        Returns:
+            Whether it was all measured before the deadline.
         """
-        plan: list[tuple[_Known, Any]] = [(k, None) for k in self.known.values()]
-        self._measure(plan, deadline, progress)
+        fresh = [k for k in self.known.values() if not k.tried]
+        self._measure([(k, None) for k in fresh], deadline, progress)
         more: list[tuple[_Known, Any]] = []
-        for k in self.known.values():
+        for k in fresh:
             hot = k.share >= _HOT or k.best is None
             if hot and not isinstance(k.step.kernel, LibraryKernel) and self.schedules > 1:
                 more += [(k, s) for s in self._others(k)]
         self._measure(more, deadline, progress)
-        for k in self.known.values():
+        for k in fresh:
             if k.best is None and any(m.reason in ("wrong", "nan") for _, m in k.tried):
                 k.rule = self._verifier(k.region).blame(k.step)
+        return all(k.tried for k in fresh)
 
     def _others(self, k: _Known) -> list[Any]:
         try:

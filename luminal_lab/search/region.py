@@ -142,6 +142,13 @@ class RegionSearch:
         """How many single moves there are at all."""
         return len(self._moves)
 
+    def rules_of(self, one: Individual) -> frozenset[str]:
+        """The rules that made an individual's e-nodes."""
+        classes = self.space.part.classes
+        picked = {classes[c].nodes[k].rule for b in one.extraction.bodies for c, k in b.picks}
+        made = {classes[b.tensor].nodes[b.producer].rule for b in one.extraction.bodies}
+        return frozenset(picked | made)
+
     def has_online(self, one: Individual) -> bool:
         """Whether some kernel of an individual contains an online reduction."""
         classes = self.space.part.classes

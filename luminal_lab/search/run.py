@@ -185,22 +185,54 @@ class _Search:
         deadline = None
         if self.budget.seconds is not None:
             deadline = self.started + self.budget.seconds
-        database = self.database or Database()
+        database = Database() if self.database is None else self.database
         self.measurer = Measurer(
             self.egraph, self.assembler, self.target, database, self.budget.level.schedules
         )
         try:
             for k, r in enumerate(self.regions):
                 self.measurer.add(k, self._to_measure(r))
-            self.measurer.run(deadline, self.progress)
+            while self.measurer.run(deadline, self.progress):
+                self._judge()
+                if not self._measure_more():
+                    break
         finally:
+            self._judge()
             if self.database is None:
                 database.close()
+
+    def _judge(self) -> None:
+        """Find the listed individuals that contain a kernel which was rejected."""
+        assert self.measurer is not None
         for k, r in enumerate(self.regions):
             for one in r.listed:
                 verdict = self.measurer.verdict(k, one)
                 if verdict is not None:
                     self.lost[k, one.genes] = verdict
+
+    def _measure_more(self) -> bool:
+        """Ask for further individuals of the regions whose measured ones were all rejected."""
+        assert self.measurer is not None
+        asked = False
+        for k, r in enumerate(self.regions):
+            left = [i for i in r.listed if (k, i.genes) not in self.lost]
+            if not left:
+                left = self._without_false_rules(k, r)
+            if left and all(self._measured(k, i) is None for i in left):
+                self.measurer.add(k, left[: self.budget.level.measured])
+                asked = True
+        return asked
+
+    def _without_false_rules(self, region: int, r: _Explored) -> list[Individual]:
+        """List further individuals, made without the rules that spoiled all listed ones."""
+        false = {rule for (k, _), (_, rule) in self.lost.items() if k == region and rule}
+        listed = {i.genes for i in r.listed}
+        others = [i for i in r.search.ranked() if i.genes not in listed]
+        more = [i for i in others if not false & r.search.rules_of(i)]
+        more = more[: self.budget.level.measured] if false else []
+        r.listed += more
+        r.search.rejected["pruned"] = r.search.rejected.get("pruned", 0) - len(more)
+        return more
 
     def _to_measure(self, r: _Explored) -> list[Individual]:
         picked = r.listed[: self.budget.level.measured]

@@ -61,7 +61,7 @@ def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
         best = search.best
         around = [*seeds, best] if best is not None else seeds
         if not around:
-            raise SearchError("no seed of this region has an executable program")
+            return
         near = around[turn % len(around)]
         search.evaluate(search.random_genome(rng, SIGMAS[turn % len(SIGMAS)], near.genome))
         turn += 1
@@ -73,9 +73,10 @@ def genetic(search: RegionSearch, rng: random.Random) -> Iterator[None]:
     size = 24
     sampler = sampling(search, rng)
     for _ in range(size):
-        next(sampler)
+        if next(sampler, False) is False:
+            return
         yield
-    while True:
+    while search.found:
         parents = search.ranked()[:size]
         for _ in range(size):
             a = _tournament(parents, rng)
@@ -91,7 +92,7 @@ def annealing(search: RegionSearch, rng: random.Random) -> Iterator[None]:
     """Random moves from the best seed, accepted when better or by a falling chance; endless."""
     seeds = search.seeds()
     if not seeds:
-        raise SearchError("no seed of this region has an executable program")
+        return
     current = min(seeds, key=lambda s: s.seconds)
     heat = 0.05
     while True:

@@ -1,0 +1,57 @@
+"""A target without a compiler: kernels are evaluated, and take as long as predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from luminal_lab.egraph.values import Kernel
+from luminal_lab.search import Job, Machine, Measurement, kernel_cost
+from luminal_lab.search.execute import run_kernel
+
+
+class FakeTarget:
+    """Implements the Target protocol; `spoil` may change what a kernel writes."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        spoil: Callable[[Kernel, dict], dict] | None = None,
+        interrupt_after: int | None = None,
+    ):
+        self.spoil, self.interrupt_after = spoil, interrupt_after
+        self.measured: list[Job] = []
+
+    def machine(self) -> Machine:
+        """The generic machine."""
+        return Machine()
+
+    def fingerprint(self) -> str:
+        """A constant."""
+        return "fake"
+
+    def schedules(self, kernel: Kernel) -> list[Any]:
+        """Two of them."""
+        return [{"kind": "default"}, {"kind": "other"}]
+
+    def measure(
+        self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Measurement]:
+        """Evaluate each kernel."""
+        for job in jobs:
+            if self.interrupt_after is not None and len(self.measured) >= self.interrupt_after:
+                raise KeyboardInterrupt
+            self.measured.append(job)
+            got = run_kernel(job.kernel, job.inputs)
+            if self.spoil is not None:
+                got = self.spoil(job.kernel, got)
+            worst, failed = 0.0, None
+            for name, expected in job.expected.items():
+                reason, error, message = expected.check(got[name])
+                worst = max(worst, error)
+                failed = failed or (reason and (reason, message))
+            if failed:
+                yield Measurement(False, (), failed[0], failed[1], worst)
+            else:
+                yield Measurement(True, (kernel_cost(job.kernel, Machine()).seconds,) * 3)

@@ -1,0 +1,221 @@
+"""What a search promises: the same rows everywhere, sums that add up, an end on Ctrl-C."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from luminal_lab.errors import SearchError
+from luminal_lab.search import Budget, Database, Result, sample, search
+from luminal_lab.search.strategies import STRATEGIES
+from tests.search.fake import FakeTarget
+from tests.search.models import saturated
+
+TIMES = ["predicted_ms", "measured_ms", "iqr_ms"]
+
+
+@pytest.fixture(scope="module")
+def block():
+    return saturated("block")
+
+
+@pytest.fixture(scope="module")
+def attention():
+    return saturated("attention")
+
+
+def test_attention_ends_as_one_kernel_with_one_pass(attention):
+    best = search(attention, Budget("none")).best
+    assert len(best.kernels) == len(best.calls) == 1
+    assert "online" in best.text()
+    assert "red max" not in best.text()
+
+
+def test_the_block_has_few_kernels_and_attention_is_one_of_them(block):
+    best = search(block, Budget("none")).best
+    assert len(best.calls) <= 8
+    assert sum("online" in repr(k) for k in best.kernels) == 1
+
+
+def test_effort_none_needs_no_target_and_no_database(attention, monkeypatch):
+    monkeypatch.setenv("LUMINAL_CACHE", "/proc/nowhere")
+    assert search(attention, Budget("none")).best.seconds > 0
+    with pytest.raises(SearchError, match="no target"):
+        search(attention, Budget("quick"))
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_each_strategy_finds_the_one_kernel_form(attention, strategy):
+    result = search(attention, Budget("none"), strategy=strategy)
+    assert len(result.best.kernels) == 1
+    assert result.considered >= 20
+
+
+def test_rejections_add_up(block):
+    for effort, target in (("none", None), ("quick", FakeTarget())):
+        result = search(block, Budget(effort), target=target, database=Database(":memory:"))
+        table = result.rejections()
+        assert table["count"].sum() == result.considered
+        accepted = int(table.set_index("reason")["count"]["accepted"])
+        assert accepted == sum(r.status != "rejected" for r in result.rows)
+        assert len(result.rows) == result.budget.level.kept
+
+
+SCRIPT = """
+import sys
+from luminal_lab.search import Budget, Database, search
+from tests.search.fake import FakeTarget
+from tests.search.models import saturated
+egraph = saturated("block")
+for effort in ("none", "quick"):
+    database = Database(":memory:")
+    result = search(egraph, Budget(effort), int(sys.argv[1]), FakeTarget(), database=database)
+    print(result.table().drop(columns=["predicted_ms", "measured_ms", "iqr_ms"]).to_csv())
+    print(result.best.name, result.considered, result.rejections().to_csv())
+"""
+
+
+def test_the_same_seed_gives_the_same_table_in_two_processes():
+    def run(seed: int, hashing: str) -> bytes:
+        return subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(seed)],
+            env={**__import__("os").environ, "PYTHONHASHSEED": hashing},
+            check=True,
+            capture_output=True,
+        ).stdout
+
+    first, second, other = run(3, "1"), run(3, "2"), run(4, "1")
+    assert first == second
+    assert first != other
+
+
+def test_measured_times_do_not_decide_what_is_listed(block):
+    tables = []
+    for slow in (1.0, 50.0):
+        target = FakeTarget()
+        target.schedules = lambda kernel, n=slow: [None] * int(1 + n % 7)
+        result = search(block, Budget("quick"), target=target, database=Database(":memory:"))
+        tables.append(result.table().drop(columns=TIMES))
+    assert tables[0].equals(tables[1])
+
+
+def test_the_second_search_measures_nothing(block, tmp_path):
+    with Database(tmp_path / "db") as database:
+        first = search(block, Budget("quick"), target=FakeTarget(), database=database)
+        assert len(database) > 0
+        target = FakeTarget()
+        second = search(block, Budget("quick"), target=target, database=database)
+        assert target.measured == []
+        assert second.best.name == first.best.name
+
+
+def test_an_interrupt_while_measuring_keeps_what_was_found(block):
+    target = FakeTarget(interrupt_after=4)
+    result = search(block, Budget("quick"), target=target, database=Database(":memory:"))
+    assert result.interrupted
+    assert len(target.measured) == 4
+    assert len(result.records) == 4
+    assert result.best.kernels
+
+
+def test_an_interrupt_while_exploring_keeps_what_was_found(block):
+    def listener(event):
+        if event.done >= 64:
+            raise KeyboardInterrupt
+
+    result = search(block, Budget("none"), progress=listener)
+    assert result.interrupted
+    assert 64 <= result.considered < 200
+    assert result.best.kernels
+
+
+def test_an_interrupt_before_anything_was_found_is_an_interrupt(block, monkeypatch):
+    from luminal_lab.search.region import RegionSearch
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RegionSearch, "seeds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        search(block, Budget("none"))
+
+
+def test_seconds_bound_the_measuring(block):
+    target = FakeTarget()
+    begin = time.monotonic()
+    result = search(
+        block, Budget("quick", seconds=1e-3), target=target, database=Database(":memory:")
+    )
+    assert target.measured == []
+    assert result.best.kernels
+    assert time.monotonic() - begin < 30
+
+
+def test_candidates_over_the_memory_budget_are_rejected(block):
+    free = search(block, Budget("none"))
+    peak = 6000
+    tight = search(block, Budget("none", memory=peak))
+    assert tight.rejections().set_index("reason")["count"]["over memory"] > 0
+    assert len(tight.rows) > 0
+    with pytest.raises(SearchError, match="over memory"):
+        search(block, Budget("none", memory=16))
+    assert free.best.seconds <= tight.best.seconds
+
+
+def test_events_tell_how_far_it_is(block):
+    events = []
+    search(block, Budget("quick"), target=FakeTarget(), progress=events.append,
+           database=Database(":memory:"))  # fmt: skip
+    assert {e.stage for e in events} == {"explore", "measure"}
+    assert all(e.done <= e.total for e in events)
+    search(block, Budget("none"), progress=True)
+
+
+def test_a_budget_that_makes_no_sense_is_refused():
+    with pytest.raises(SearchError, match="unknown effort"):
+        Budget("lots")
+    with pytest.raises(SearchError, match="seconds"):
+        Budget("none", seconds=0)
+    assert Budget("none", candidates=5).level.kept == 5
+    with pytest.raises(SearchError, match="unknown strategy"):
+        search(None, Budget("none"), strategy="luck")
+
+
+def test_a_result_can_be_saved_and_loaded(block, tmp_path):
+    result = search(block, Budget("quick"), target=FakeTarget(), database=Database(":memory:"))
+    result.save(tmp_path / "result.json")
+    again = Result.load(tmp_path / "result.json", block.hlir)
+    assert again.table().equals(result.table())
+    assert again.best == result.best
+    assert again.rejections().equals(result.rejections())
+    assert again.records == result.records
+    assert len(again.candidates) == 1
+    assert "0 only here" in result.diff(again)
+    (tmp_path / "bad").write_text(json.dumps({"result": 2}))
+    with pytest.raises(SearchError, match="another version"):
+        Result.load(tmp_path / "bad")
+
+
+def test_a_result_explains_itself(block):
+    result = search(block, Budget("quick"), target=FakeTarget(), database=Database(":memory:"))
+    assert "genomes" in repr(result)
+    assert len(result.text()) > 500
+    why = result.why()
+    assert list(why["kernel"]) == list(range(len(result.best.kernels)))
+    assert abs(why["share"].sum() - 1) < 1e-6
+    assert why.attrs["runner_up"] != result.best.name
+    assert len(result.candidates) == len(result.rows)
+    assert result.candidates[0].seconds <= result.candidates[-1].seconds
+    assert set(result._repr_mimebundle_()) == {"text/plain", "text/html"}
+
+
+def test_sampling_gives_distinct_candidates(block):
+    candidates = sample(block, 40, seed=5)
+    assert len({c.choice for c in candidates}) == 40
+    again = sample(block, 40, seed=5)
+    assert [c.name for c in candidates] == [c.name for c in again]
+    assert [c.name for c in sample(block, 40, seed=6)] != [c.name for c in again]
+    few = sample(saturated("gelu"), 10_000, seed=0)
+    assert 1 <= len(few) < 10_000
