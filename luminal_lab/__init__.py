@@ -8,8 +8,8 @@ Every stage is an object: `capture` → Hlir → `saturate` → EGraph → `sear
     >>> fn(torch.ones(4, 8)).shape
     torch.Size([4, 8])
 
-Importing it loads neither torch nor Jupyter: the functions import their stage when they are called,
-and the classes are looked up when they are first used.
+Importing it loads neither torch nor Jupyter: the functions import their stage when they are
+called, and the classes are looked up when they are first used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 # Two functions share their name with a subpackage. Python binds a subpackage to its parent when
 # it is first imported, so both are imported first and the functions are bound over them.
 import luminal_lab.capture
-import luminal_lab.search
+import luminal_lab.search  # noqa: F401
 from luminal_lab.api import build, capture, compile, load, profile, sample, saturate, search
 from luminal_lab.errors import LuminalError
 

@@ -6,7 +6,7 @@ those before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +49,14 @@ def capture(
     """Capture a PyTorch module or function as an Hlir.
 
     Arguments:
-        module_or_fn: An `nn.Module`, a function of tensors, or a `torch.export.ExportedProgram`.
+        module_or_fn: An `nn.Module`, a function of tensors, or an `ExportedProgram`.
         args: Example positional arguments; shapes and dtypes are taken from them.
         kwargs: Example keyword arguments.
         dynamic_shapes: As for `torch.export.export`.
 
     Returns:
-        The program in primitive ops. Weights are held by reference. Operators without a lowering
-        are `Custom` nodes, listed by `hlir.fallbacks()`.
+        The program in primitive ops. Weights are held by reference. Operators without a
+        lowering are `Custom` nodes, listed by `hlir.fallbacks()`.
 
     Raises:
         CaptureError: when PyTorch cannot trace the program.
@@ -165,7 +165,7 @@ def profile(exe: Executable, args: Sequence[Any], **options: Any) -> Profile:
     return run(exe, tuple(args), **options)
 
 
-def compile(  # noqa: A001  (the public name; the builtin is not used here)
+def compile(
     module_or_fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any] | None = None,
@@ -204,14 +204,18 @@ def compile_hlir(
     hlir: Hlir,
     *,
     target: str = "cpu",
-    budget: Budget | None = None,
+    budget: Budget | Mapping[str, Any] | None = None,
     seed: int = 0,
     rules: str | Path | Sequence[str | Path] | None = None,
     freeze: bool = True,
     progress: bool = False,
 ) -> Executable:
-    """`compile` from a captured program on."""
+    """`compile` from a captured program on; the budget may be given as a Budget's fields."""
     target_of(target)  # a target that cannot run is refused before any work is done
+    if isinstance(budget, Mapping):
+        from luminal_lab.search.budget import Budget
+
+        budget = Budget(**budget)
     egraph = saturate(hlir, target=target, rules=rules, progress=progress)
     result = search(egraph, budget=budget, seed=seed, progress=progress)
     return build(result.best, freeze=freeze, progress=progress)

@@ -1,8 +1,8 @@
 """The command line: one subcommand a stage, each printing what the stage object prints.
 
-A program is named `FILE.py:NAME` or `package.module:NAME`. NAME is a function without parameters
-that returns `(module_or_function, args)`; it is imported and called, so it runs with the user's
-rights. A stage file that an earlier command saved is accepted as well.
+A program is named `FILE.py:NAME` or `package.module:NAME`. NAME is a function without
+parameters that returns `(module_or_function, args)`; it is imported and called, so it runs with
+the user's rights. A stage file that an earlier command saved is accepted as well.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--effort", choices=("none", "quick", "full"), default="quick")
 
     _program(command("capture", _capture, "PyTorch program -> Hlir"))
-    saturate = _program(command("saturate", _saturate, "Hlir -> EGraph, and what each rule did"))
+    saturate = _program(command("saturate", _saturate, "Hlir -> EGraph, with rule counts"))
     search = _program(command("search", _search, "EGraph -> candidates, the best one first"))
     for p in (saturate, search):
         p.add_argument("--rules", action="append", metavar="FILE.egg", help="add these rules")
     source = _program(command("source", _source, "the kernels' sources of the best candidate"))
     source.add_argument("--language", choices=("c", "triton", "metal"), default="c")
     source.add_argument("--kernel", type=int, help="only this kernel (default: all)")
-    profile = _program(command("profile", _profile, "build the best candidate and time its kernels"))
+    profile = _program(command("profile", _profile, "build the best candidate, time it"))
     for p in (search, source, profile):
         p.add_argument("--effort", choices=("none", "quick", "full"), default="quick")
         p.add_argument("--seconds", type=float, help="budget in seconds")
@@ -94,14 +94,15 @@ def _load_program(spec: str) -> tuple[Any, tuple[Any, ...]]:
     place, _, name = spec.rpartition(":")
     if not place:
         raise LuminalError(
-            f"{spec!r} names no program", fix="FILE.py:NAME, package.module:NAME, or a saved file"
+            f"{spec!r} names no program", fix="FILE.py:NAME, package.module:NAME, or a file"
         )
     if place.endswith(".py"):
         path = Path(place)
         if not path.is_file():
             raise LuminalError(f"there is no file {place}")
         module_spec = importlib.util.spec_from_file_location("luminal_lab_user_program", path)
-        assert module_spec is not None and module_spec.loader is not None
+        assert module_spec is not None
+        assert module_spec.loader is not None
         module = importlib.util.module_from_spec(module_spec)
         module_spec.loader.exec_module(module)
     else:

@@ -1,6 +1,6 @@
-"""What the laws must derive, by cost alone: no test here gives a hint, and no rule knows a name.
+"""What the laws must derive, by cost alone: no test gives a hint, and no rule knows a name.
 
-Each test goes the whole way, from PyTorch to a run on the CPU, and looks at the kernels that won.
+Each test goes the whole way, from PyTorch to a run on the CPU, and looks at what won.
 """
 
 from __future__ import annotations

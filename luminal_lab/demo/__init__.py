@@ -1,0 +1,1 @@
+"""The main job: a real model, compiled, checked, timed and reported."""

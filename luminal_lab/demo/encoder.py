@@ -39,12 +39,12 @@ def load_encoder(attention: str = "eager") -> torch.nn.Module:
     """The sentence encoder in float32 and evaluation mode.
 
     Arguments:
-        attention: Which attention `transformers` writes out: `"eager"` (matmul, softmax, matmul)
-            or `"sdpa"`.
+        attention: Which attention `transformers` writes out: `"eager"` (matmul, softmax,
+            matmul) or `"sdpa"`.
 
     Returns:
-        A module that maps `(input_ids, attention_mask)`, both int64 of shape (batch, tokens), to
-        unit vectors, float32 of shape (batch, 384).
+        A module that maps `(input_ids, attention_mask)`, both int64 of shape (batch, tokens),
+        to unit vectors, float32 of shape (batch, 384).
     """
     import torch
     from transformers import AutoModel
@@ -57,7 +57,8 @@ def load_encoder(attention: str = "eager") -> torch.nn.Module:
             self.bert = bert
 
         def forward(self, input_ids, attention_mask):
-            hidden = self.bert(input_ids=input_ids, attention_mask=attention_mask)[0]  # (b, t, 384)
+            bert = self.bert(input_ids=input_ids, attention_mask=attention_mask)
+            hidden = bert[0]  # (b, t, 384)
             mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
             mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1e-9)  # (b, 384)
             return torch.nn.functional.normalize(mean, dim=-1)

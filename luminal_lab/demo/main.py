@@ -218,7 +218,9 @@ def _time(workload: str, encoder, inductor, exe, args) -> list[Timing]:
     print(found)
     best = min(found.ratio(name) for name in names[:2])
     print(f"  {best:.2f}x the better of the two")
-    return [Timing(workload, c.name, c.seconds, ours=c.name == names[2]) for c in found.contestants]
+    return [
+        Timing(workload, c.name, c.seconds, ours=c.name == names[2]) for c in found.contestants
+    ]
 
 
 def _float64(encoder: torch.nn.Module, args: tuple[Any, ...]) -> torch.Tensor:
