@@ -153,7 +153,7 @@ def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) 
     Raises:
         CompilerError: when there is no compiler or it rejects the source.
     """
-    from luminal_lab.runtime.executable import build as run
+    from luminal_lab.runtime.building import build as run
 
     return run(candidate, freeze=freeze, progress=progress)
 

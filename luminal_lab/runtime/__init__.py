@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Executable": "executable",
-    "build": "executable",
+    "build": "building",
     "MemoryPlan": "plan",
     "Profile": "profiling",
     "profile": "profiling",
@@ -29,9 +29,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from luminal_lab.runtime.building import build
     from luminal_lab.runtime.calibration import calibrate
     from luminal_lab.runtime.cpu import CpuTarget
-    from luminal_lab.runtime.executable import Executable, build
+    from luminal_lab.runtime.executable import Executable
     from luminal_lab.runtime.plan import MemoryPlan
     from luminal_lab.runtime.profiling import Profile, profile
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.errors import CallError, CompilerError, LuminalError
+from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.graph import Hlir, OutputSpec
-from luminal_lab.runtime.program import Code, KernelCode, Program, same_layout
+from luminal_lab.runtime.program import KernelCode, Program
 from luminal_lab.runtime.signature import Signature
+from luminal_lab.runtime.weights import same_layout
 from luminal_lab.search.candidate import Candidate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NoCompilerWarning(UserWarning):
-    """There is no C compiler: the program runs in the reference interpreter, slowly."""
+_CANDIDATE, _OPTIONS = "candidate.txt", "executable.json"  # entries of a saved executable
 
 
 @dataclass(frozen=True)
@@ -364,26 +365,51 @@ class Executable:
         )
         return "\n".join(lines)
 
-    def save(self, path: Any) -> None:
-        """Save the candidate that it was built from; `load` builds it again."""
-        self.candidate.save(path)
+    def save(self, path: str | Path) -> None:
+        """Write the program with its weights and the candidate, in one file.
+
+        The file is an Hlir's, with two more entries. `load` builds the executable again; its
+        kernels come from the cache, when they are there.
+        """
+        self.hlir.save(path)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(_CANDIDATE, self.candidate.text())
+            archive.writestr(_OPTIONS, json.dumps({"freeze": self.freeze}))
 
     @staticmethod
-    def load(path: Any, **options: Any) -> Executable:
-        """Build what `save` wrote; compiled kernels come from the cache.
+    def load(path: str | Path, **options: Any) -> Executable:
+        """Read what `save` wrote, and build it.
 
         Arguments:
             path: The file.
-            options: As for `build`.
+            **options: As for `build`.
+
+        Raises:
+            LuminalError: when the file is missing, damaged, or holds no candidate.
         """
-        return build(Candidate.load(path), **options)
+        hlir = Hlir.load(path)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                text = archive.read(_CANDIDATE).decode()
+                saved = json.loads(archive.read(_OPTIONS))
+        except (KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise LuminalError(
+                f"this file holds no executable: {error}",
+                where=str(path),
+                fix="save it with Executable.save",
+            ) from error
+        from luminal_lab.runtime.building import build
+
+        return build(Candidate.parse(text, hlir), **{**saved, **options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Executable:
         """Itself: it is immutable, and weights are shared with PyTorch by design."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial(build, freeze=self.freeze), (self.candidate,)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(path := Path(folder) / "executable")
+            return _from_bytes, (path.read_bytes(),)
 
     def __repr__(self) -> str:
         c = self.candidate
@@ -407,6 +433,12 @@ class Executable:
         except ModuleNotFoundError:
             return bundle
         return {**bundle, "text/html": views.to_html(self)}
+
+
+def _from_bytes(data: bytes) -> Executable:
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder) / "executable").write_bytes(data)
+        return Executable.load(path)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -441,89 +473,3 @@ def fresh_copy(value: Tensor, strides: Sequence[int]) -> Tensor:
 def describe(dtype: Any, shape: Sequence[int]) -> str:
     """`float32[2, 3]`."""
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-
-
-def build(
-    candidate: Candidate,
-    *,
-    freeze: bool = True,
-    target: Any = None,
-    progress: bool | Callable[[int, int, str], None] | None = None,
-    code: Mapping[int, Code] | None = None,
-) -> Executable:
-    """Compile a candidate to one shared library, ready to be called like the module.
-
-    Arguments:
-        candidate: The program.
-        freeze: Compute and pack what depends on weights alone now, not at each call.
-        target: The `CpuTarget` whose machine the sources are made for, None for the default.
-        progress: True for a progress bar over compiled units, or a function called with
-            (done, total, name).
-        code: Code to use for some kernels (by index), such as one that was edited by hand.
-
-    Raises:
-        CompilerError: when the compiler rejects a kernel, with its whole message.
-        LuminalError: for a candidate of another target.
-    """
-    if candidate.target != "cpu":
-        raise LuminalError(
-            f"this candidate is for {candidate.target!r}, and this runtime runs 'cpu'",
-            fix="saturate and search with target='cpu'",
-        )
-    from luminal_lab.runtime.compiler import discover
-    from luminal_lab.runtime.sources import candidate_code, progress_bar
-
-    try:
-        discover()
-    except CompilerError as error:
-        warnings.warn(
-            f"{error.what}; the program runs in the reference interpreter, which is slow "
-            f"({error.fix})",
-            NoCompilerWarning,
-            stacklevel=2,
-        )
-        return Executable(candidate, None, BuildStats(0.0, 0.0), freeze)
-    start = time.perf_counter()
-    given = dict(code or {})
-    codes = candidate_code(candidate, target, given)
-    middle = time.perf_counter()
-    weights = candidate.hlir.weights
-    with progress_bar(progress, len(codes)) as report:
-        program = Program(
-            candidate, codes, weights, direct_outputs(candidate, freeze), freeze=freeze,
-            progress=report,
-        )  # fmt: skip
-    stats = BuildStats(
-        middle - start,
-        time.perf_counter() - middle,
-        program.plan.persistent_bytes,
-        program.weights.copied_bytes,
-        program.plan.arena_bytes,
-    )
-    return Executable(candidate, program, stats, freeze)
-
-
-def direct_outputs(candidate: Candidate, freeze: bool) -> tuple[str, ...]:
-    """Output buffers that kernels may write straight into the tensor that the user gets."""
-    from luminal_lab.runtime.plan import writes_of
-
-    early = {
-        call.bind[name]
-        for call in candidate.calls
-        if freeze and call.at_build
-        for name in writes_of(candidate.kernels[call.kernel])
-    }
-    out = []
-    for spec in candidate.hlir.outputs:
-        if spec.mutates is not None or spec.aliases is not None:
-            continue
-        if spec.name not in candidate.buffers:
-            raise LuminalError(
-                f"the candidate computes no buffer for the output {spec.name!r}",
-                where=candidate.hlir.name,
-            )
-        buffer = candidate.buffers[spec.name]
-        same = same_layout(result_strides(spec), buffer.element_strides, spec.shape)
-        if spec.name not in early and same and buffer.shape == tuple(spec.shape):
-            out.append(spec.name)
-    return tuple(out)

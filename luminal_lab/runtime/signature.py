@@ -96,8 +96,7 @@ class Signature:
 
 
 def _children(spec: Any) -> list[Any]:
-    children: Any = getattr(spec, "children", None)
-    return list(children() if callable(children) else spec.children_specs)
+    return list(spec.children())
 
 
 def _leaves(spec: Any) -> bool:

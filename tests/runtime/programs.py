@@ -15,7 +15,8 @@ from luminal_lab.hlir.graph import Hlir, InputSpec, Node, Operand, OutputSpec
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.view import View
 from luminal_lab.runtime import compiler as cc
-from luminal_lab.runtime.executable import Executable, build
+from luminal_lab.runtime.building import build
+from luminal_lab.runtime.executable import Executable
 from luminal_lab.runtime.native import native
 from luminal_lab.runtime.program import Code, KernelCode, Routine
 from luminal_lab.search.candidate import Call, Candidate

@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_flatten
 from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.graph import InputSpec, OutputSpec
 from luminal_lab.runtime import compiler as cc
-from luminal_lab.runtime.executable import NoCompilerWarning, build, fresh_copy
+from luminal_lab.runtime.building import NoCompilerWarning, build
+from luminal_lab.runtime.executable import fresh_copy
 from luminal_lab.runtime.program import Routine
 from tests.runtime import programs
 

@@ -1,6 +1,7 @@
 """What a user calls: captured programs, built and run, against eager PyTorch."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -168,3 +169,35 @@ def test_a_hand_edited_kernel():
     assert code.text.count("3.0") == 1
     assert "#include" not in fn.source()
     agree(edited(x), x * 5.0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)).eval()
+    with torch.no_grad():
+        return model, compiled(model, torch.randn(3, 6))
+
+
+def test_saved_and_loaded(small, tmp_path):
+    from luminal_lab.runtime import Executable
+
+    _, fn = small
+    x = torch.randn(3, 6)
+    path = tmp_path / "model.ll"
+    fn.save(path)
+    again = Executable.load(path)
+    assert torch.equal(again(x), fn(x))
+    assert again.candidate.text() == fn.candidate.text()
+    assert again.freeze
+    assert not Executable.load(path, freeze=False).freeze
+    fn.hlir.save(path)
+    with pytest.raises(ll.LuminalError, match="holds no executable"):
+        Executable.load(path)
+
+
+def test_pickled(small):
+    _, fn = small
+    x = torch.randn(3, 6)
+    again = pickle.loads(pickle.dumps(fn))
+    assert torch.equal(again(x), fn(x))

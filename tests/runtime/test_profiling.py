@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from luminal_lab.errors import CacheError, LuminalError
+from luminal_lab.runtime.building import build
 from luminal_lab.runtime.calibration import cache_sizes, calibrate, fingerprint
-from luminal_lab.runtime.executable import build
 from luminal_lab.runtime.profiling import Profile, compulsory_bytes, profile
 from luminal_lab.runtime.program import Routine
 from luminal_lab.search.machine import Machine
