@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from luminal_lab.search.target import Target
 
 SMALL = 64  # regions with so few moves are first explored exhaustively
+_IDLE = 400  # random genomes in a row that bring nothing new end a sampling
 _REPORT = 16  # evaluations between two progress events
 
 
@@ -365,8 +366,11 @@ def sample(
     regions = [RegionSearch(k, machine) for k in assembler.regions]
     for k, region in enumerate(regions):
         rng = random.Random(f"{seed}/{k}/sample")
+        found, idle = 0, 0
         for _ in sampling(region, rng):
-            if len(region.found) >= n or region.considered >= 20 * n + 50:
+            idle = idle + 1 if len(region.found) == found else 0
+            found = len(region.found)
+            if found >= n or idle >= _IDLE:
                 break
     rows = [list(r.found.values()) for r in regions]
     if not all(rows):

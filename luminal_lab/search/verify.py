@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.egraph import ENCODED
@@ -272,7 +273,8 @@ class RegionVerifier:
         """The rule that made a kernel wrong, `""` when all its e-nodes are right.
 
         Each e-node of the kernel is compared, arguments first, with what its class means, in
-        float64 at some points. The first that differs names its rule.
+        float64 at some points. In the first class where one differs, the false e-node that was
+        made first names its rule.
         """
         body = step.body
         if body is None:
@@ -284,12 +286,20 @@ class RegionVerifier:
                 for n, e in enumerate(nodes)
                 if e.rule == ENCODED and (e.op != "load" or e.children[0] in self._anchors_at)
             ]
-            for n in dict.fromkeys([k, *written]):
-                args = tuple(self.truth(kid) for kid in self.space.kids[c][n])
-                if not self._equal(self._as_value(c, n, args), self.truth(c)):
-                    return nodes[n].rule if nodes[n].rule != ENCODED else self._uniter()
+            if all(self._is_true(c, n) for n in dict.fromkeys([k, *written])):
+                continue
+            options = (*self.space.options[c], *written)
+            false = [n for n in dict.fromkeys(options) if not self._is_true(c, n)]
+            first = min(false, key=lambda n: (nodes[n].rule == ENCODED, nodes[n].iteration, n))
+            return nodes[first].rule if nodes[first].rule != ENCODED else self._uniter
         return ""
 
+    def _is_true(self, c: int, k: int) -> bool:
+        """Whether an e-node computes what its class means."""
+        args = tuple(self.truth(kid) for kid in self.space.kids[c][k])
+        return self._equal(self._as_value(c, k, args), self.truth(c))
+
+    @cached_property
     def _uniter(self) -> str:
         """The rule that united two terms of the program: of those that matched, a false one.
 

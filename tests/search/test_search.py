@@ -68,8 +68,8 @@ import sys
 from luminal_lab.search import Budget, Database, search
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
-egraph = saturated("block")
-for effort in ("none", "quick"):
+for effort, name in (("none", "block"), ("quick", "causal")):
+    egraph = saturated(name)
     database = Database(":memory:")
     result = search(egraph, Budget(effort), int(sys.argv[1]), FakeTarget(), database=database)
     print(result.table().drop(columns=["predicted_ms", "measured_ms", "iqr_ms"]).to_csv())
