@@ -62,7 +62,7 @@ class RegionVerifier:
     def __init__(self, egraph: EGraph, kernels: RegionKernels, region: int, seed: int = 0):
         self.egraph, self.kernels, self.part = egraph, kernels, kernels.part
         self.space = kernels.space
-        self.tolerances = {r.name: r.tolerance for r in egraph.rules}
+        self.rules = {r.name: r for r in egraph.rules}
         weights = _weights_of(egraph, region)
         self.reference = Reference(self.part.hlir, search_inputs(self.part.hlir, weights, seed))
         self._node_of: dict[int, int] = {}
@@ -205,7 +205,7 @@ class RegionVerifier:
         """The relative error that a kernel may have."""
         level = 0
         for name in step.kernel.rules:
-            level = max(level, _CLASSES.index(self.tolerances.get(name, "exact")))
+            level = max(level, _CLASSES.index(self.rules[name].tolerance))
         dtypes: list[DType] = [b.dtype for b in step.kernel.buffers.values()]
         if isinstance(step.kernel, Kernel):
             values = list(postorder(o.value for o in step.kernel.outputs))
@@ -288,10 +288,14 @@ class RegionVerifier:
             ]
             if all(self._is_true(c, n) for n in dict.fromkeys([k, *written])):
                 continue
-            options = (*self.space.options[c], *written)
-            false = [n for n in dict.fromkeys(options) if not self._is_true(c, n)]
-            first = min(false, key=lambda n: (nodes[n].rule == ENCODED, nodes[n].iteration, n))
-            return nodes[first].rule if nodes[first].rule != ENCODED else self._uniter
+            terms = (n for n, e in enumerate(nodes) if e.op != "load" or n in written)
+            false = {nodes[n] for n in terms if not self._is_true(c, n)}
+            made = [e for e in nodes if e in false and e.rule != ENCODED]
+            if not made:
+                return self._uniter
+            earliest = min(e.iteration for e in made)
+            rules = [e.rule for e in made if e.iteration == earliest]
+            return next((r for r in rules if not _built_in(self.rules[r])), rules[0])
         return ""
 
     def _is_true(self, c: int, k: int) -> bool:
