@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 
 from luminal_lab.errors import CacheError
 from luminal_lab.runtime import compiler as cc
@@ -23,6 +23,10 @@ CACHE = FileCache("machine")
 _SOURCE = Path(__file__).with_name("calibrate.c")
 _SAMPLES = 9
 _SAMPLE_SECONDS = 1e-3
+_DISTURBED = 0.1  # part of the processor time that others may take
+_RATES = (
+    "bandwidth", "l3_bandwidth", "l2_bandwidth", "dot_flops", "vector_flops", "special_ops"
+)  # fmt: skip
 
 
 def thread_count() -> int:
@@ -86,9 +90,9 @@ def calibrate(threads: int | None = None, *, fresh: bool = False) -> Machine:
             return Machine.load(path)
         except CacheError:
             CACHE.drop(path)
-    machine, undisturbed = _measure(threads)
-    if undisturbed:  # else the next process tries again
-        CACHE.put(key, ".json", json.dumps(asdict(machine), indent=1, sort_keys=True).encode())
+    machine = _rounded(_measure(threads))
+    # Kept even when other programs disturbed it: two processes must agree on what they use.
+    CACHE.put(key, ".json", json.dumps(asdict(machine), indent=1, sort_keys=True).encode())
     return machine
 
 
@@ -116,8 +120,13 @@ def cache_sizes() -> tuple[int, int, int]:
     return l1, l2, sizes.get(3, max(l2, generic.l2))
 
 
-def _measure(threads: int) -> tuple[Machine, bool]:
-    """The machine, and whether nothing disturbed the measurement."""
+def _rounded(machine: Machine) -> Machine:
+    """Two digits of each rate; more would only be noise."""
+    rates = {name: float(f"{getattr(machine, name):.1e}") for name in (*_RATES, "launch")}
+    return replace(machine, **rates)
+
+
+def _measure(threads: int) -> Machine:
     chip = cc.cpu()
     lanes, registers = chip.vector_bytes // 4, 32 if chip.vector_bytes in (64, 16) else 16
     if chip.vector_bytes == 16 and "sse2" in chip.features:
@@ -128,32 +137,27 @@ def _measure(threads: int) -> tuple[Machine, bool]:
     rates = cc.load(cc.shared_library([cc.Unit("calibrate.c", _SOURCE.read_text(), flags)]))
     l1, l2, l3 = cache_sizes()
     far = 6 * max(l3, 16 << 20)  # a last level that is split between chips holds more
-    block = Block(far)
-    work = _Work(rates, block)
+    foreign = _Foreign()
+    work = _Work(rates, Block(far))
     work.seconds("triad", far // 4, threads)  # touches every page, before anything is timed
     per_step = {
         "dot": 4096 // (2 * lanes) * 2 * rows * 2 * lanes,
         "simple": 4 * 4096,
         "special": 4096,
     }
-    speed: dict[str, float] = {}
-    undisturbed = True
-    for name, count in per_step.items():
-        alone = count / work.seconds(name, 0, 1)
-        together = 0.0
-        for _ in range(3):
-            together = threads * count / work.seconds(name, 0, threads)
-            if together > 0.75 * threads * alone:
-                break
-        else:  # cores share a unit, or (more likely) another program runs on one of them
-            undisturbed = False
-        speed[name] = max(together, alone)
+    # Cores are taken to be independent where other programs kept them from showing it.
+    alone = {name: count / work.seconds(name, 0, 1) for name, count in per_step.items()}
+    speed = {n: threads * c / work.seconds(n, 0, threads) for n, c in per_step.items()}
+    inner = l2 // 2 / work.seconds("triad", l2 // 8, 1)
     stream: list[float] = []
     for nbytes in (far, l3 // 2, threads * l2 // 2):
         few = max(1, threads // 2)
         best = min(work.seconds("triad", nbytes // 4, t) for t in {threads, few})
         stream.append(max(nbytes / best, *stream[-1:], 0.0))
-    machine = Machine(
+    if foreign.share() > _DISTURBED:
+        speed = {name: max(speed[name], threads * alone[name]) for name in speed}
+        stream[2] = max(stream[2], threads * inner)
+    return Machine(
         name=f"{chip.model}, {threads} threads",
         threads=threads,
         bandwidth=stream[0],
@@ -169,7 +173,31 @@ def _measure(threads: int) -> tuple[Machine, bool]:
         vector_bytes=chip.vector_bytes,
         registers=registers,
     )
-    return machine, undisturbed
+
+
+class _Foreign:
+    """How much of the processors other programs use, from now on."""
+
+    def __init__(self) -> None:
+        self.busy, self.own = self._read()
+        self.start = time.monotonic()
+
+    def share(self) -> float:
+        """Their part of all processor time since the start; 0 where it cannot be read."""
+        busy, own = self._read()
+        elapsed = (time.monotonic() - self.start) * (os.cpu_count() or 1)
+        return max(0.0, (busy - self.busy) - (own - self.own)) / max(elapsed, 1e-9)
+
+    @staticmethod
+    def _read() -> tuple[float, float]:
+        times = os.times()
+        try:
+            fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+            tick = os.sysconf("SC_CLK_TCK")
+            user, nice, system, _, _, irq, soft = (int(f) / tick for f in fields[:7])
+        except (OSError, ValueError):
+            return 0.0, times.user + times.system
+        return user + nice + system + irq + soft, times.user + times.system
 
 
 class _Work:
@@ -180,13 +208,13 @@ class _Work:
     """
 
     def __init__(self, rates: ctypes.CDLL, block: Block):
-        self.rates, self.native = rates, native()
+        self.rates, self.native, self.block = rates, native(), block
         self.numbers = (ctypes.c_long * 3)(0, 1, 1)
         self.table = (ctypes.c_void_p * 2)(block.address, ctypes.addressof(self.numbers))
         self.tables = (ctypes.c_void_p * 1)(ctypes.addressof(self.table))
 
     def seconds(self, name: str, size: int, threads: int) -> float:
-        """Seconds of one repetition of a kernel, from samples of a millisecond or more."""
+        """Seconds of one repetition of a kernel: the best but one of several samples."""
         entry = self.native.address(self.rates, f"ll_rate_{name}")
         self.numbers[:] = [size, 1, threads]
         once = min(self._samples(entry, 2, 1, threads))
@@ -199,8 +227,8 @@ class _Work:
     def launch(self, threads: int) -> float:
         """Seconds of an empty parallel loop."""
         assert self.native.empty is not None
-        inner = 50
-        return median(self._samples(self.native.empty, 9, inner, threads)) / inner
+        inner = 5
+        return sorted(self._samples(self.native.empty, 40, inner, threads))[4] / inner
 
     def _samples(self, entry: int, count: int, inner: int, threads: int) -> list[float]:
         ns = (ctypes.c_longlong * count)()
