@@ -165,6 +165,7 @@ class _Body:
         """The dot-like reductions, with the part of the peak rate that they can reach."""
         out: dict[Value, float] = {}
         beneath: dict[Value, frozenset[Value]] = {}  # the products within a value
+        sums: set[Value] = set()  # the products, and the sums of them over further axes
         length: dict[Value, float] = {}  # a chain of sums over a product reduces all its axes
         for v in reversed(self.order):
             if v.op == "red" and v.attrs[0] == "add":
@@ -181,6 +182,9 @@ class _Body:
                 for d in inner if v.op == "red" else beneath[v.args[2]]:
                     out[d] *= NESTED_DOT
                 inner |= {v}
+                sums.add(v)
+            elif v.op == "red" and v.attrs[0] == "add" and v.args[0] in sums:
+                sums.add(v)
             elif v.op == "red":
                 for d in inner:
                     if v.attrs[1] in d.free:

@@ -136,6 +136,13 @@ def test_a_product_within_a_product_costs_more_than_two(m):
     assert first + second < both
 
 
+def test_a_sum_over_two_axes_is_one_product():
+    e = {"m": 1024, "k": 384, "n": 384, "h": 12, "d": 32}
+    flat = seconds("mn", product(load("x", "mk")), e, "w")
+    inner = red("add", "d", op("mul", load("x", "mhd"), load("w", "nhd")))
+    assert seconds("mn", red("add", "h", inner), e, "w") == pytest.approx(flat, rel=0.1)
+
+
 def test_layernorm_is_one_kernel():
     e = {"m": 2048, "k": 4096}
     x = load("x", "mk")
