@@ -15,22 +15,24 @@ class Effort:
     """What an effort level means, per region.
 
     Arguments:
-        evaluations: Genomes that are looked at.
+        evaluations: Genomes that are looked at, at most.
+        wider: How many of them after the descents from the seeds have ended.
         kept: Distinct candidates that the table lists.
         measured: How many of those have their kernels verified and timed.
         schedules: Schedules that are tried of each kernel that matters, the default included.
     """
 
     evaluations: int
+    wider: int
     kept: int
     measured: int
     schedules: int
 
 
 EFFORTS: dict[str, Effort] = {
-    "none": Effort(evaluations=2500, kept=16, measured=0, schedules=0),
-    "quick": Effort(evaluations=5000, kept=32, measured=6, schedules=4),
-    "full": Effort(evaluations=20000, kept=128, measured=48, schedules=50),
+    "none": Effort(evaluations=3000, wider=200, kept=16, measured=0, schedules=0),
+    "quick": Effort(evaluations=6000, wider=1500, kept=32, measured=6, schedules=4),
+    "full": Effort(evaluations=30000, wider=10000, kept=128, measured=48, schedules=50),
 }
 
 
@@ -75,4 +77,10 @@ class Budget:
         if self.candidates is None:
             return level
         n = self.candidates
-        return Effort(max(level.evaluations, 4 * n), n, min(level.measured, n), level.schedules)
+        return Effort(
+            evaluations=max(level.evaluations, 5 * n),
+            wider=max(level.wider, 4 * n),
+            kept=n,
+            measured=min(level.measured, n),
+            schedules=level.schedules,
+        )

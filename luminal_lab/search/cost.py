@@ -35,6 +35,7 @@ ROW_DOT = 0.35  # rate of a product over whose result the same kernel reduces: k
 STAGED = 2.0  # vector operations per element to put a product's operand into scratch
 LIBRARY_RATE = 0.5  # rate of a library's product against our own
 DISPATCH = 15e-6  # seconds to call an operator of PyTorch
+BARRIER = 2e-6  # seconds that threads wait for each other at least, after unequal work
 SERIAL = 0.3e-6  # seconds to call a kernel that uses one thread
 
 SPECIAL = {"exp2": 1.0, "log2": 1.2, "sin": 1.5, "erf": 1.5}
@@ -86,7 +87,7 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     memory = traffic / machine.bandwidth_for(int(traffic))
     flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
     compute = flops / (machine.dot_flops * LIBRARY_RATE)
-    start = machine.launch if kernel.routine == "gemm" else DISPATCH
+    start = max(machine.launch, BARRIER) if kernel.routine == "gemm" else DISPATCH
     seconds = start + _together(compute, memory)
     return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
 
@@ -203,7 +204,8 @@ class _Body:
         if min(m, n) < 4 or axis not in a.free or axis not in b.free:
             return None
         k = length or self.extents[axis]
-        return k / (k + 4.0) * min(1.0, max(m, n) / 16)
+        small = min(m, n)
+        return k / (k + 8.0) * small / (small + 10.0) * min(1.0, max(m, n) / 16)
 
     def _masked_axes(self) -> dict[str, float]:
         """Axes of which a mask leaves only a part: blocks that it hides are skipped.
@@ -412,7 +414,7 @@ class _Body:
         lost = machine.threads / min(machine.threads, out_points)
         traffic, seconds = memory.total()
         compute = self.compute * lost
-        many = machine.launch + _together(compute, seconds)
+        many = max(machine.launch, BARRIER) + _together(compute, seconds)
         one = SERIAL + _together(self.compute * machine.threads, seconds * machine.threads)
         return KernelCost(
             min(many, one), traffic, self.dot, self.vector, self.special, seconds, compute

@@ -19,7 +19,7 @@ from luminal_lab.search.measuring import Measurer
 from luminal_lab.search.progress import Listener, Progress, SearchEvent
 from luminal_lab.search.region import Individual, RegionSearch
 from luminal_lab.search.result import KernelRecord, Result, Row
-from luminal_lab.search.strategies import STRATEGIES, Strategy, descent, exhaustive, sampling
+from luminal_lab.search.strategies import STRATEGIES, descent, exhaustive, sampling
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph
@@ -149,22 +149,22 @@ class _Search:
                 )
 
     def _steps(self, region: RegionSearch, rng: random.Random) -> Iterator[None]:
-        limit = region.considered + self.budget.level.evaluations
-        parts: list[Strategy] = [descent, STRATEGIES[self.strategy]]
+        level = self.budget.level
+        limit = region.considered + level.evaluations
         if region.n_moves <= SMALL:
-            parts.insert(1, exhaustive)
-        for part in parts:
-            if part is exhaustive:
-                enough = region.considered + (limit - region.considered) // 2
-            else:
-                enough = limit
-            for _ in part(region, rng):
+            for _ in exhaustive(region, rng):
                 yield
-                if region.considered >= enough:
+                if region.considered >= limit // 2:
                     break
             else:
-                if part is exhaustive:
-                    return  # there is no other candidate
+                return  # there is no other candidate
+        for _ in descent(region, rng):
+            yield
+            if region.considered >= limit:
+                return
+        limit = min(limit, region.considered + level.wider)
+        for _ in STRATEGIES[self.strategy](region, rng):
+            yield
             if region.considered >= limit:
                 return
 
