@@ -135,6 +135,7 @@ class Instance:
         self.rng, self.lemmas = rng, lemmas
         self.types = _Types()
         self.equations: dict[str, List] = {}
+        self.same: dict[str, str] = {}  # variables that stand for one term
         self.fresh = itertools.count()
         self.values, self.tensors, self.indices = terms.values, terms.tensors, terms.indices
         self.free, self.dtypes = terms.free, terms.dtypes
@@ -172,9 +173,40 @@ class Instance:
             if isinstance(of, Atom):
                 self.types.unite(f"v:{of.text}", _dtype_key(left))
         elif right.head in SIGNATURES and isinstance(left, Atom):
-            if left.text in self.equations:
-                self.types.unite(self._infer(right), self._infer(self.equations[left.text]))
-            self.equations.setdefault(left.text, right)
+            self._unify(left, right)
+
+    def _find(self, name: str) -> str:
+        while name in self.same:
+            name = self.same[name]
+        return name
+
+    def _unify(self, a: Expr, b: Expr) -> None:
+        """Make two patterns stand for one term."""
+        if isinstance(a, List) and isinstance(b, List):
+            if a.head == b.head:
+                for x, y in zip(a.items[1:], b.items[1:]):
+                    self._unify(x, y)
+        elif isinstance(a, List):
+            self._unify(b, a)
+        elif _is_variable(a) and isinstance(b, List):
+            name = self._find(a.text)
+            if name in self.equations:
+                self._unify(self.equations[name], b)
+            else:
+                self.equations[name] = b
+        elif _is_variable(a) and isinstance(b, Atom) and _is_variable(b):
+            self._alias(a.text, b.text)
+
+    def _alias(self, a: str, b: str) -> None:
+        first, second = self._find(a), self._find(b)
+        if first == second:
+            return
+        self.same[second] = first
+        for kind in ("v", "d"):
+            self.types.unite(f"{kind}:{first}", f"{kind}:{second}")
+        moved = self.equations.pop(second, None)
+        if moved is not None:
+            self._unify(Atom(first), moved)
 
     def _apply(self, lemma: Form, fact: List) -> list[List]:
         """The lemma's facts, with its variables renamed so that its head is `fact`."""
@@ -211,7 +243,7 @@ class Instance:
     def _infer(self, term: Expr) -> str:
         """The type key of a term; unifies below it."""
         if isinstance(term, Atom):
-            return f"v:{term.text}"
+            return f"v:{self._find(term.text)}"
         types, head, args = self.types, term.head, term.items[1:]
         key = f"t:{next(self.fresh)}"
         if head in UNARY:
@@ -271,7 +303,7 @@ class Instance:
             return self._build(term)
         if not _is_variable(term):
             return _literal(term)
-        name = term.text
+        name = self._find(term.text)
         if name not in self.bound:
             if name in self.equations:
                 self.bound[name] = self._build(self.equations[name])

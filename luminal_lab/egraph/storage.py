@@ -1,16 +1,14 @@
-"""An EGraph in one file: a zip of its program and of its classes as JSON. Nothing is pickled."""
+"""An EGraph in one file: its program, and its classes as JSON. Nothing is pickled."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from luminal_lab import files
 from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
 from luminal_lab.egraph.encode import Counts
 from luminal_lab.egraph.gemm import GemmForm
@@ -40,18 +38,9 @@ def save(egraph: EGraph, path: Path) -> None:
         "keys": [r.key for r in egraph.program.regions],
         "parts": [_part_data(p) for p in egraph.parts],
     }
-    try:
-        with tempfile.TemporaryDirectory(dir=path.resolve().parent) as folder:
-            program, whole = Path(folder) / "program", Path(folder) / "egraph"
-            storage.save(egraph.hlir, program)
-            with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.write(program, "program.hlir")
-                archive.writestr("egraph.json", json.dumps(data))
-            os.replace(whole, path)
-    except OSError as error:
-        raise SaturationError(
-            f"the e-graph cannot be written: {error}", where=str(path)
-        ) from error
+    with files.writing(path, "egraph", SaturationError) as out:
+        storage.put(egraph.hlir, out)
+        out.put("egraph.json", json.dumps(data), compress=True)
 
 
 def load(path: Path) -> EGraph:
@@ -60,10 +49,9 @@ def load(path: Path) -> EGraph:
     Raises:
         SaturationError: when the file is missing, damaged, or of another version.
     """
-    try:
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
-            data = json.loads(archive.read("egraph.json"))
-            hlir = storage.load(archive.extract("program.hlir", folder))
+    with files.reading(path, "egraph", SaturationError) as archive:
+        data = json.loads(archive.read("egraph.json"))
+        hlir = storage.get(archive)
         program = partition(hlir)
         if data["format"] != _FORMAT or data["keys"] != [r.key for r in program.regions]:
             raise SaturationError(
@@ -79,8 +67,6 @@ def load(path: Path) -> EGraph:
             Limits(**data["limits"]),
             data["seconds"],
         )
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise SaturationError(f"not a readable e-graph: {error}", where=str(path)) from error
 
 
 def _part_data(part: Part) -> dict[str, Any]:

@@ -174,6 +174,72 @@ class LogSumExp(nn.Module):
         return torch.logsumexp(x, -1), torch.log_softmax(x * 2, -1)
 
 
+class SplitKeys(nn.Module):
+    """Keys over two axes, with windows that leave whole blocks of them masked."""
+
+    def forward(self, q, k, v):
+        k, v = k * 2, v + 1  # (b, h, rows, columns, d)
+        return Attention(causal=True, window=3)(q, k.flatten(2, 3), v.flatten(2, 3))
+
+
+class KeyCache(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, old_k, old_v):
+        b, s, dim = x.shape
+        qkv = self.qkv(x).view(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.unbind(0)
+        k, v = torch.cat([old_k, k], 2), torch.cat([old_v, v], 2)
+        past = old_k.shape[2]
+        seen = torch.arange(past + s)[None] <= torch.arange(s)[:, None] + past
+        a = (q @ k.transpose(-1, -2)).masked_fill(~seen, float("-inf"))
+        return (torch.softmax(a, -1) @ v).transpose(1, 2).reshape(b, s, dim), k, v
+
+
+class PatchTokens(nn.Module):
+    """Patches, a class token that makes an axis of unequal parts, one read of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.token = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.randn(1, 1, 8))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        x = self.norm(x)
+        return (torch.softmax(x @ x.transpose(-1, -2), -1) @ x)[:, 0]
+
+
+class Integers(nn.Module):
+    def forward(self, x, y):
+        m = ((x % 3 == 0) & ~(y > 2)) | (x < y)
+        halves = (x.float() * 0.5).to(torch.int32).max(1).values
+        return torch.where(m, x * 2 + y, x // 2), m.sum(1), x.to(torch.uint8) + 200, halves
+
+
+class Windows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv1d(4, 6, 3, dilation=2, groups=2, padding=2)
+        self.b = nn.ConvTranspose1d(6, 3, 4, 2, 1)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x))), x.unfold(2, 3, 2).sum(-1)
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.norm(self.a(x))), 3, 2, 1)
+        return F.avg_pool2d(F.interpolate(x, scale_factor=2.0), 5), F.pixel_shuffle(x, 2)
+
+
 def _qkv(
     b: int, h: int, s: int, d: int, dtype: Any = torch.float32
 ) -> tuple[torch.Tensor, ...]:
@@ -197,6 +263,18 @@ PROGRAMS: Mapping[str, Callable[[], Made]] = {
     "layernorm": lambda: (nn.LayerNorm(8), (torch.randn(5, 8),)),
     "rmsnorm-linear": lambda: (NormLinear(), (torch.randn(5, 8),)),
     "softmax": lambda: (nn.Softmax(-1), (torch.randn(5, 8),)),
+    "split-keys": lambda: (
+        SplitKeys(),
+        (torch.randn(1, 2, 8, 4), torch.randn(1, 2, 4, 2, 4), torch.randn(1, 2, 4, 2, 4)),
+    ),
+    "key-cache": lambda: (KeyCache(8, 2), (torch.randn(1, 2, 8), *_qkv(1, 2, 4, 4)[:2])),
+    "patches": lambda: (PatchTokens(), (torch.randn(2, 3, 12, 12),)),
+    "integers": lambda: (
+        Integers(),
+        (torch.arange(12).view(3, 4), torch.arange(12, 0, -1).view(3, 4)),
+    ),
+    "windows": lambda: (Windows(), (torch.randn(2, 4, 9),)),
+    "images": lambda: (Images(), (torch.randn(1, 3, 18, 18),)),
     "logsumexp": lambda: (LogSumExp(), (torch.randn(5, 8),)),
     "conv": lambda: (ConvNorm(), (torch.randn(2, 4, 6, 6),)),
     "embed": lambda: (
