@@ -222,13 +222,18 @@ def compile_hlir(
 
 
 def load(path: str | Path) -> Any:
-    """Read back a stage object that `.save(path)` wrote: an Hlir, EGraph, Candidate or Result.
+    """Read back the stage object that `.save(path)` wrote, whichever it is.
 
     A saved object is data: loading it runs no code from it.
 
     Raises:
         LuminalError: when the file is missing, damaged, or not one of ours.
     """
+    from luminal_lab.egraph import EGraph
+    from luminal_lab.files import load_any
     from luminal_lab.hlir import Hlir
+    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.search import Candidate, Result
 
-    return Hlir.load(path)
+    stages = (Hlir, EGraph, Candidate, Result, Executable, Profile)
+    return load_any(path, {stage.__name__.lower(): stage.load for stage in stages})

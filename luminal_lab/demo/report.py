@@ -8,8 +8,6 @@ sections without data are left out.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.errors import LuminalError
+from luminal_lab.files import whole
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import chart, derivation, executable, kernels, profile, result, units
 from luminal_lab.views import egraph as egraph_view
@@ -154,20 +153,8 @@ def write_report(path: str | Path, report: Report) -> Path:
     """
     path = Path(path)
     text = to_html(report)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise LuminalError(
-            f"cannot write the report: {error}", where=str(path), fix="choose another file"
-        ) from error
+    with whole(path, LuminalError) as file:
+        file.write(text.encode())
     return path
 
 

@@ -3,6 +3,8 @@
 hlir.txt         the text form
 weights.json     {input name: {"dtype", "shape", "file"}}; tied weights share a file
 weights/0 …      row-major little-endian elements
+
+The files of later stages hold the same entries, beside their own.
 """
 
 from __future__ import annotations
@@ -11,19 +13,14 @@ import json
 import math
 import os
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from luminal_lab import files
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.text import dump_spec, parse, text
-
-_STAMP = (1980, 1, 1, 0, 0, 0)  # equal programs give equal files
 
 
 def save(hlir: Hlir, path: str | os.PathLike[str]) -> None:
@@ -33,30 +30,8 @@ def save(hlir: Hlir, path: str | os.PathLike[str]) -> None:
         HlirError: when it cannot be written, or the structure of its inputs or outputs has no
             serialised form.
     """
-    for name in ("in_spec", "out_spec"):
-        spec = getattr(hlir, name)
-        if spec is not None and dump_spec(spec) is None:
-            raise HlirError(
-                f"{name} of {hlir.name} cannot be saved: {spec!r}",
-                fix="register its types with torch.utils._pytree and a serialized_type_name",
-            )
-    with _whole(Path(path)) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        _write(archive, "hlir.txt", text(hlir).encode())
-        index: dict[str, Any] = {}
-        files: dict[tuple, str] = {}
-        for name, tensor in hlir.weights.items():
-            if tensor is None:
-                continue
-            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if key not in files or tensor.numel() == 0:
-                files[key] = f"weights/{len(files)}"
-                _write(archive, files[key], _bytes(tensor))
-            index[name] = {
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": list(tensor.shape),
-                "file": files[key],
-            }
-        _write(archive, "weights.json", json.dumps(index, indent=1).encode())
+    with files.writing(path, "hlir", HlirError) as out:
+        put(hlir, out)
 
 
 def load(path: str | os.PathLike[str]) -> Hlir:
@@ -65,47 +40,52 @@ def load(path: str | os.PathLike[str]) -> Hlir:
     Raises:
         HlirError: when the file is missing, damaged, or something else.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            index = json.loads(archive.read("weights.json"))
-            seen: dict[str, Any] = {}
-            weights = {}
-            for name, entry in index.items():
-                file = entry["file"]
-                if file not in seen:
-                    seen[file] = _tensor(archive.read(file), entry)
-                weights[name] = seen[file]
-            return parse(archive.read("hlir.txt").decode(), weights)
-    except FileNotFoundError:
-        raise HlirError(f"there is no file {os.fspath(path)!r}") from None
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, EOFError) as error:
-        raise HlirError(
-            f"{os.fspath(path)!r} is not a saved Hlir: {error}",
-            fix="save it again with hlir.save(path)",
-        ) from error
+    with files.reading(path, "hlir", HlirError) as archive:
+        return get(archive)
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[Any]:
-    """A temporary file beside `path` that takes its place when the block succeeds."""
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            yield file
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise HlirError(f"cannot write {str(path)!r}: {error}") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+def put(hlir: Hlir, out: files.Writer) -> None:
+    """Add a program to a stage file.
+
+    Raises:
+        HlirError: when the structure of its inputs or outputs has no serialised form.
+    """
+    for name in ("in_spec", "out_spec"):
+        spec = getattr(hlir, name)
+        if spec is not None and dump_spec(spec) is None:
+            raise HlirError(
+                f"{name} of {hlir.name} cannot be saved: {spec!r}",
+                fix="register its types with torch.utils._pytree and a serialized_type_name",
+            )
+    out.put("hlir.txt", text(hlir), compress=True)
+    index: dict[str, Any] = {}
+    places: dict[tuple, str] = {}
+    for name, tensor in hlir.weights.items():
+        if tensor is None:
+            continue
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if key not in places or tensor.numel() == 0:
+            places[key] = f"weights/{len(places)}"
+            out.put(places[key], _bytes(tensor))
+        index[name] = {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "file": places[key],
+        }
+    out.put("weights.json", json.dumps(index, indent=1))
 
 
-def _write(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, _STAMP), data)
+def get(archive: zipfile.ZipFile) -> Hlir:
+    """The program that `put` added; what is wrong with its entries raises as it comes."""
+    index = json.loads(archive.read("weights.json"))
+    seen: dict[str, Any] = {}
+    weights = {}
+    for name, entry in index.items():
+        file = entry["file"]
+        if file not in seen:
+            seen[file] = _tensor(archive.read(file), entry)
+        weights[name] = seen[file]
+    return parse(archive.read("hlir.txt").decode(), weights)
 
 
 def _bytes(tensor: Any) -> bytes:

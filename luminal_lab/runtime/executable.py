@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab import files
 from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.graph import Hlir, OutputSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_CANDIDATE, _OPTIONS = "candidate.txt", "executable.json"  # entries of a saved executable
+_OPTIONS = "executable.json"  # entry of a saved executable
 
 
 @dataclass(frozen=True)
@@ -368,13 +368,14 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write the program with its weights and the candidate, in one file.
 
-        The file is an Hlir's, with two more entries. `load` builds the executable again; its
-        kernels come from the cache, when they are there.
+        `load` builds the executable again; its kernels come from the cache, if they are there.
+
+        Raises:
+            LuminalError: when the file cannot be written.
         """
-        self.hlir.save(path)
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(_CANDIDATE, self.candidate.text())
-            archive.writestr(_OPTIONS, json.dumps({"freeze": self.freeze}))
+        with files.writing(path, "executable", LuminalError) as out:
+            self.candidate.put(out)
+            out.put(_OPTIONS, json.dumps({"freeze": self.freeze}))
 
     @staticmethod
     def load(path: str | Path, **options: Any) -> Executable:
@@ -387,20 +388,12 @@ class Executable:
         Raises:
             LuminalError: when the file is missing, damaged, or holds no candidate.
         """
-        hlir = Hlir.load(path)
-        try:
-            with zipfile.ZipFile(path) as archive:
-                text = archive.read(_CANDIDATE).decode()
-                saved = json.loads(archive.read(_OPTIONS))
-        except (KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise LuminalError(
-                f"this file holds no executable: {error}",
-                where=str(path),
-                fix="save it with Executable.save",
-            ) from error
+        with files.reading(path, "executable", LuminalError) as archive:
+            candidate = Candidate.get(archive)
+            saved = json.loads(archive.read(_OPTIONS))
         from luminal_lab.runtime.building import build
 
-        return build(Candidate.parse(text, hlir), **{**saved, **options})
+        return build(candidate, **{**saved, **options})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Executable:
         """Itself: it is immutable, and weights are shared with PyTorch by design."""

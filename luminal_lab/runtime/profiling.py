@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab import files
 from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.errors import CacheError, LuminalError
 from luminal_lab.runtime.calibration import calibrate
@@ -210,8 +211,13 @@ class Profile:
         return "\n".join(lines)
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1))
+        """Write it as a stage file.
+
+        Raises:
+            CacheError: when the file cannot be written.
+        """
+        with files.writing(path, "profile", CacheError) as out:
+            out.put("profile.json", json.dumps(asdict(self), indent=1), compress=True)
 
     @staticmethod
     def load(path: str | Path) -> Profile:
@@ -220,8 +226,8 @@ class Profile:
         Raises:
             CacheError: when the file is not a saved profile.
         """
-        try:
-            data = json.loads(Path(path).read_text())
+        with files.reading(path, "profile", CacheError) as archive:
+            data = json.loads(archive.read("profile.json"))
             return Profile(
                 data["name"],
                 Machine(**data["machine"]),
@@ -231,8 +237,6 @@ class Profile:
                 ),
                 tuple(data["seconds"]),
             )
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CacheError(f"not a saved profile: {error}", where=str(path)) from error
 
     def __repr__(self) -> str:
         return (

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import ZipFile
 
+from luminal_lab import files
 from luminal_lab.egraph.values import Buffer, Kernel
 from luminal_lab.errors import SearchError
+from luminal_lab.hlir import storage
 
 if TYPE_CHECKING:
     from graphviz import Digraph
@@ -183,20 +186,35 @@ class Candidate:
         return _text().difference(self, other)
 
     def save(self, path: str | Path) -> None:
-        """Write it as text. The Hlir and its weights are saved by `hlir.save`."""
-        Path(path).write_text(self.text(), encoding="utf-8")
+        """Write it with its program and weights, in one file.
+
+        Raises:
+            SearchError: when the file cannot be written.
+        """
+        with files.writing(path, "candidate", SearchError) as out:
+            self.put(out)
+
+    def put(self, out: files.Writer) -> None:
+        """Add it, and its program when it knows it, to a stage file."""
+        if self.hlir is not None:
+            storage.put(self.hlir, out)
+        out.put("candidate.txt", self.text(), compress=True)
 
     @staticmethod
-    def load(path: str | Path, hlir: Any = None) -> Candidate:
+    def get(archive: ZipFile) -> Candidate:
+        """What `put` added; what is wrong with its entries raises as it comes."""
+        hlir = storage.get(archive) if "hlir.txt" in archive.namelist() else None
+        return Candidate.parse(archive.read("candidate.txt").decode(), hlir)
+
+    @staticmethod
+    def load(path: str | Path) -> Candidate:
         """Read what `save` wrote.
 
         Raises:
             SearchError: when the file is not a candidate.
         """
-        try:
-            return Candidate.parse(Path(path).read_text(encoding="utf-8"), hlir)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SearchError(f"cannot read a candidate: {error}", where=str(path)) from error
+        with files.reading(path, "candidate", SearchError) as archive:
+            return Candidate.get(archive)
 
 
 def _text() -> Any:

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab import files
 from luminal_lab.errors import SearchError
 from luminal_lab.search.budget import Budget
 from luminal_lab.search.candidate import Candidate
@@ -221,10 +222,13 @@ class Result:
         return bundle
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON; `Result.load` reads it back (with the best candidate only)."""
+        """Write it with its program and its best candidate, in one file.
+
+        Raises:
+            SearchError: when the file cannot be written.
+        """
         data = {
-            "result": 1,
-            "best": self.best.text(),
+            "version": 1,
             "rows": [asdict(r) for r in self.rows],
             "rejected": dict(self.rejected),
             "considered": self.considered,
@@ -235,22 +239,20 @@ class Result:
             "interrupted": self.interrupted,
             "seconds": self.seconds,
         }
-        Path(path).write_text(json.dumps(data, indent=1), encoding="utf-8")
+        with files.writing(path, "result", SearchError) as out:
+            self.best.put(out)
+            out.put("result.json", json.dumps(data, indent=1), compress=True)
 
     @staticmethod
-    def load(path: str | Path, hlir: Any = None) -> Result:
-        """Read what `save` wrote.
-
-        Arguments:
-            path: The file.
-            hlir: The program, to be able to build the best candidate.
+    def load(path: str | Path) -> Result:
+        """Read what `save` wrote (of the candidates, the best one).
 
         Raises:
             SearchError: when the file is not a saved result.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data.pop("result") != 1:
+        with files.reading(path, "result", SearchError) as archive:
+            data = json.loads(archive.read("result.json"))
+            if data.pop("version") != 1:
                 raise ValueError("another version")
             records = {}
             for r in data["records"]:
@@ -262,10 +264,8 @@ class Result:
             data["rows"] = tuple(Row(**r) for r in data["rows"])
             data["budget"] = Budget(**data["budget"])
             data["machine"] = Machine(**data["machine"])
-            data["best"] = Candidate.parse(data["best"], hlir)
+            data["best"] = Candidate.get(archive)
             return Result(**data)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SearchError(f"cannot read a result: {error}", where=str(path)) from error
 
 
 class _Lazy(Sequence[Candidate]):

@@ -234,15 +234,15 @@ def test_files_keep_weights_bit_by_bit(tmp_path):
 
 
 def test_bad_files_are_refused(tmp_path):
-    with pytest.raises(HlirError, match="there is no file"):
+    with pytest.raises(HlirError, match="there is no such file"):
         load(tmp_path / "none")
     path = tmp_path / "bad"
     path.write_bytes(b"not a zip")
-    with pytest.raises(HlirError, match="is not a saved Hlir"):
+    with pytest.raises(HlirError, match="not a readable saved hlir"):
         load(path)
     tour().save(path)
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(HlirError, match="is not a saved Hlir"):
+    with pytest.raises(HlirError, match="not a readable saved hlir"):
         load(path)
     with pytest.raises(HlirError, match="cannot write"):
         tour().save(tmp_path / "missing" / "file")

@@ -192,7 +192,7 @@ def test_saved_and_loaded(small, tmp_path):
     assert again.freeze
     assert not Executable.load(path, freeze=False).freeze
     fn.hlir.save(path)
-    with pytest.raises(ll.LuminalError, match="holds no executable"):
+    with pytest.raises(ll.LuminalError, match="a saved hlir, not a saved executable"):
         Executable.load(path)
 
 

@@ -40,7 +40,7 @@ def test_its_views(profiled, tmp_path):
     profiled.save(path)
     assert Profile.load(path) == profiled
     path.write_text("{}")
-    with pytest.raises(CacheError, match="not a saved profile"):
+    with pytest.raises(CacheError, match="not a readable saved profile"):
         Profile.load(path)
 
 

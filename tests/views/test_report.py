@@ -66,7 +66,7 @@ def test_it_is_written_whole_or_not_at_all(tmp_path, report):
     path = write_report(tmp_path / "r.html", report)
     assert path.read_text("utf8").startswith("<!DOCTYPE html>")
     assert os.listdir(tmp_path) == ["r.html"]
-    with pytest.raises(LuminalError, match="cannot write the report"):
+    with pytest.raises(LuminalError, match="cannot write"):
         write_report(tmp_path / "missing" / "r.html", report)
 
 
@@ -77,7 +77,7 @@ def test_a_failed_write_leaves_the_old_report(tmp_path, report, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("luminal_lab.demo.report.os.replace", fail)
+    monkeypatch.setattr("luminal_lab.files.os.replace", fail)
     with pytest.raises(LuminalError, match="disk full"):
         write_report(path, report)
     assert path.read_text() == "old"
