@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value
 from luminal_lab.errors import SearchError
@@ -19,6 +19,7 @@ from luminal_lab.search.machine import Machine
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph, ENode
+    from luminal_lab.hlir.graph import OutputSpec
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Step:
         tensors: The T-class of each canonical buffer name.
         writes: The T-classes that it makes.
         constant: Whether it reads nothing but constants.
+        seconds: Predicted for one call.
         body: What it was made from; None for several custom results made by one call.
     """
 
@@ -39,6 +41,7 @@ class Step:
     tensors: Mapping[str, int]
     writes: tuple[int, ...]
     constant: bool
+    seconds: float
     body: Body | None = None
 
 
@@ -47,11 +50,12 @@ class RegionKernels:
 
     Arguments:
         space: The region's choices.
+        machine: For predictions.
         variable: Names of region inputs that are not constant in every instance.
     """
 
-    def __init__(self, space: Space, variable: frozenset[str] = frozenset()):
-        self.space, self.part = space, space.part
+    def __init__(self, space: Space, machine: Machine, variable: frozenset[str] = frozenset()):
+        self.space, self.part, self.machine = space, space.part, machine
         self.constant_inputs = frozenset(
             t
             for t, name in enumerate(space.inputs)
@@ -59,6 +63,8 @@ class RegionKernels:
         )
         self._local: dict[tuple, AnyKernel] = {}
         self._steps: dict[tuple, Step] = {}
+        self._seconds: dict[tuple, float] = {}
+        self._values: dict[tuple, Value] = {}  # by e-node and arguments: bodies share terms
         self._nodes_of: dict[int, list[int]] = {}
         for node, t in sorted(self.part.node_class.items()):
             self._nodes_of.setdefault(t, []).append(node)
@@ -94,6 +100,23 @@ class RegionKernels:
             self._local[key] = build(body, made, constants)
         return self._local[key]
 
+    def seconds(self, body: Body, constants: frozenset[int]) -> float:
+        """Predicted seconds of the kernel of one body."""
+        key = (body, tuple(r in constants for r in body.reads))
+        if key not in self._seconds:
+            kernel = self.kernel(body, constants)
+            self._seconds[key] = kernel_cost(kernel, self.machine).seconds
+        return self._seconds[key]
+
+    def _value(self, c: int, k: int, args: tuple[Value, ...]) -> Value:
+        key = (c, k, args)
+        if key not in self._values:
+            cls = self.part.classes[c]
+            e = cls.nodes[k]
+            attrs = (self.name(e.children[0]), *e.attrs) if e.op == "load" else e.attrs
+            self._values[key] = Value(e.op, args, attrs, dtype=cls.dtype)
+        return self._values[key]
+
     def _derived(self, body: Body, made: ENode, constants: frozenset[int]) -> Kernel:
         classes = self.part.classes
         values: dict[int, Value] = {}
@@ -106,11 +129,8 @@ class RegionKernels:
             if not stored:
                 for t, _ in self.space.reads[c]:
                     nodes.update(dict.fromkeys(self._nodes_of.get(t, ())))
-            attrs = e.attrs
-            if e.op == "load":
-                attrs = (self.name(e.children[0]), e.attrs[0])
             args = tuple(values[child] for child in self.space.kids[c][k])
-            values[c] = Value(e.op, args, attrs, dtype=classes[c].dtype)
+            values[c] = self._value(c, k, args)
         out = KernelOutput(self.name(body.tensor), made.attrs[0], values[made.children[0]])
         buffers = {self.name(r): self.buffer(r, r in constants) for r in body.reads}
         buffers[out.buffer] = self.buffer(body.tensor, False)
@@ -173,6 +193,7 @@ class RegionKernels:
                 {new: tensors[old] for new, old in back.items()},
                 (body.tensor,),
                 body.tensor in constants,
+                self.seconds(body, constants),
                 body,
             )
         return self._steps[key]
@@ -192,7 +213,8 @@ class RegionKernels:
             nodes=tuple(sorted({*one.nodes, *other.nodes})),
         )
         tensors = {**a.tensors, name: b.writes[0]}
-        return Step(kernel, "", tensors, (*a.writes, *b.writes), False)
+        seconds = max(a.seconds, b.seconds)
+        return Step(kernel, "", tensors, (*a.writes, *b.writes), False, seconds)
 
     def _without_call(self, step: Step) -> Step:
         kernel = step.kernel
@@ -227,9 +249,9 @@ class Assembler:
             s.name: "arg" if s.name in mutated else s.kind for s in self.program.hlir.inputs
         }
         self.regions = tuple(
-            RegionKernels(Space(part), self._variable(r)) for r, part in enumerate(egraph.parts)
+            RegionKernels(Space(part), machine, self._variable(r))
+            for r, part in enumerate(egraph.parts)
         )
-        self._predicted: dict[str, float] = {}
 
     def _variable(self, region: int) -> frozenset[str]:
         """Weights of a region that some instance binds to something that is not constant."""
@@ -248,12 +270,6 @@ class Assembler:
         for inst in self.program.instances:
             counts[inst.region] += 1
         return tuple(counts)
-
-    def predicted(self, kernel: AnyKernel, text: str) -> float:
-        """Predicted seconds of a canonical kernel."""
-        if text not in self._predicted:
-            self._predicted[text] = kernel_cost(kernel, self.machine).seconds
-        return self._predicted[text]
 
     def texts(self, candidate: Candidate) -> list[str]:
         """The canonical texts of a candidate's kernels."""
@@ -274,6 +290,7 @@ class _Program:
         self.alias: dict[str, str] = {}  # program value -> buffer
         self.kernels: dict[str, AnyKernel] = {}  # by canonical text
         self.numbers: dict[str, int] = {}
+        self.predicted: list[float] = []
         self.calls: list[Call] = []
         self.outputs = {o.name: o for o in self.hlir.outputs}
 
@@ -293,7 +310,6 @@ class _Program:
         for name, spec in self.outputs.items():
             if name not in self.buffers and spec.aliases is None:
                 self._output_of_input(name, spec)
-        predicted = tuple(self.assembler.predicted(k, t) for t, k in self.kernels.items())
         return Candidate(
             hlir=self.hlir,
             kernels=tuple(self.kernels.values()),
@@ -305,14 +321,14 @@ class _Program:
                 (r, *region.space.genes(e))
                 for r, (region, e) in enumerate(zip(self.assembler.regions, self.extractions))
             ),
-            predicted=predicted,
+            predicted=tuple(self.predicted),
             target=self.assembler.egraph.target,
         )
 
     def _add(self, name: str, buffer: Buffer) -> None:
         self.buffers[name] = replace(buffer, name=name)
 
-    def _instance(self, k: int, inst, steps: Iterable[Step]) -> None:
+    def _instance(self, k: int, inst: Any, steps: Iterable[Step]) -> None:
         region = self.assembler.regions[inst.region]
         part = region.part
         local: dict[int, str] = {}
@@ -339,7 +355,7 @@ class _Program:
                 cls = part.classes[t]
                 self._add(local[t], Buffer("", cls.shape, cls.dtype, constant=constant))
                 self.kinds[local[t]] = "output" if local[t] in self.outputs else "temp"
-            self._call(step.kernel, step.text, bind, inst, constant)
+            self._call(step.kernel, step.text, bind, inst, constant, step.seconds)
         for t, names in values.items():
             for name in names:
                 self.alias[name] = local[t]
@@ -357,19 +373,26 @@ class _Program:
             ) from None
 
     def _call(
-        self, kernel: AnyKernel, text: str, bind: Mapping[str, str], inst, constant: bool
+        self,
+        kernel: AnyKernel,
+        text: str,
+        bind: Mapping[str, str],
+        inst: Any,
+        constant: bool,
+        seconds: float,
     ) -> None:
         if text not in self.kernels:
             if inst is not None:
                 nodes = tuple(sorted({inst.nodes[n] for n in kernel.nodes}))
                 kernel = replace(kernel, nodes=nodes)
             self.numbers[text] = len(self.kernels)
+            self.predicted.append(seconds)
             self.kernels[text] = kernel
         self.calls.append(
             Call(self.numbers[text], bind, inst.name if inst is not None else "", constant)
         )
 
-    def _copy(self, source: str, name: str, inst) -> None:
+    def _copy(self, source: str, name: str, inst: Any) -> None:
         """Store a value under the name of a second program output."""
         src = self.buffers[source]
         axes = tuple(Index.axis(out_axis(d)) for d in range(len(src.shape)))
@@ -382,9 +405,11 @@ class _Program:
         self._add(name, replace(src, constant=False, strides=None))
         self.kinds[name] = "output"
         where = {"src": source, "dst": name}
-        self._call(kernel, text, {new: where[old] for new, old in back.items()}, None, False)
+        seconds = kernel_cost(kernel, self.assembler.machine).seconds
+        bind = {new: where[old] for new, old in back.items()}
+        self._call(kernel, text, bind, None, False, seconds)
 
-    def _output_of_input(self, name: str, spec) -> None:
+    def _output_of_input(self, name: str, spec: OutputSpec) -> None:
         source = next((s.name for s in self.hlir.inputs if s.node == spec.value.node), None)
         if source is None or not spec.value.view.is_identity:
             raise SearchError(

@@ -30,7 +30,7 @@ class Effort:
 
 
 EFFORTS: dict[str, Effort] = {
-    "none": Effort(evaluations=3000, wider=200, kept=16, measured=0, schedules=0),
+    "none": Effort(evaluations=2000, wider=200, kept=16, measured=0, schedules=0),
     "quick": Effort(evaluations=6000, wider=1500, kept=32, measured=6, schedules=4),
     "full": Effort(evaluations=30000, wider=10000, kept=128, measured=48, schedules=50),
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ class Body:
     picks: tuple[tuple[int, int], ...]
     reads: tuple[int, ...]
     mask: int = field(compare=False)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.tensor, self.producer, self.picks))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,9 @@ class Measurer:
         kernels = self.assembler.regions[region]
         for one in individuals:
             steps = kernels.steps(one.extraction)
-            times = [self.assembler.predicted(s.kernel, s.text) for s in steps]
-            total = sum(times) or 1.0
-            for step, seconds in zip(steps, times):
-                share = 0.0 if step.constant else seconds / total
+            total = sum(s.seconds for s in steps) or 1.0
+            for step in steps:
+                share = 0.0 if step.constant else step.seconds / total
                 known = self.known.setdefault(step.text, _Known(step, region, share))
                 known.share = max(known.share, share)
 

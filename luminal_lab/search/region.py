@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from luminal_lab.search.assemble import RegionKernels
-from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible
-from luminal_lab.search.machine import Machine
 from luminal_lab.search.seeds import (
     Weights,
     encoder_choice,
@@ -46,18 +44,16 @@ class RegionSearch:
 
     Arguments:
         kernels: Makes the region's kernels.
-        machine: For predictions.
         memory: Individuals whose temporaries take more bytes are rejected; None for no bound.
     """
 
-    def __init__(self, kernels: RegionKernels, machine: Machine, memory: int | None = None):
-        self.kernels, self.space, self.machine = kernels, kernels.space, machine
+    def __init__(self, kernels: RegionKernels, memory: int | None = None):
+        self.kernels, self.space = kernels, kernels.space
         self.memory = memory
         self.weights = Weights(self.space)
         self.found: dict[tuple, Individual] = {}
         self.rejected: dict[str, int] = {}
         self.considered = 0
-        self._seconds: dict[tuple, float] = {}
         self._moves = self._all_moves()
         self._stops = {t for t, stop in enumerate(reductions_stored(self.space)) if stop}
         self._near = self._neighbours()
@@ -169,11 +165,8 @@ class RegionSearch:
 
     def body_seconds(self, body: Body, constants: frozenset[int]) -> float:
         """Predicted seconds of one kernel; next to nothing when it runs at build time."""
-        key = (body, tuple(r in constants for r in body.reads))
-        if key not in self._seconds:
-            kernel = self.kernels.kernel(body, constants)
-            self._seconds[key] = kernel_cost(kernel, self.machine).seconds
-        return self._seconds[key] * (BUILD_TIME if body.tensor in constants else 1.0)
+        seconds = self.kernels.seconds(body, constants)
+        return seconds * (BUILD_TIME if body.tensor in constants else 1.0)
 
     def _peak(self, extraction: Extraction) -> int:
         last: dict[int, int] = {}

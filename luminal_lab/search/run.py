@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -99,8 +101,7 @@ class _Search:
         self.machine = target.machine() if target else Machine()
         self.assembler = Assembler(egraph, self.machine)
         self.regions = [
-            _Explored(RegionSearch(k, self.machine, budget.memory))
-            for k in self.assembler.regions
+            _Explored(RegionSearch(k, budget.memory)) for k in self.assembler.regions
         ]
         self.interrupted = False
         self.started = time.monotonic()
@@ -110,7 +111,8 @@ class _Search:
     def run(self) -> Result:
         """Explore, measure, choose."""
         try:
-            self._explore()
+            with without_collector():
+                self._explore()
         except KeyboardInterrupt:
             if any(r.search.best is None for r in self.regions):
                 raise  # there is nothing to keep
@@ -339,6 +341,19 @@ class _Search:
         )
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Exploring makes many small objects and no cycles: collecting would take a third of it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def genome_digest(genes: tuple) -> str:
     """Ten hex digits of an individual's identity."""
     return hashlib.sha256(repr(genes).encode()).hexdigest()[:10]
@@ -361,25 +376,30 @@ def sample(
     Raises:
         SearchError: when a region has no executable program.
     """
-    machine = machine or Machine()
-    assembler = Assembler(egraph, machine)
-    regions = [RegionSearch(k, machine) for k in assembler.regions]
-    for k, region in enumerate(regions):
-        rng = random.Random(f"{seed}/{k}/sample")
-        found, idle = 0, 0
-        for _ in sampling(region, rng):
-            idle = idle + 1 if len(region.found) == found else 0
-            found = len(region.found)
-            if found >= n or idle >= _IDLE:
-                break
-    rows = [list(r.found.values()) for r in regions]
-    if not all(rows):
-        raise SearchError("a region of this program has no executable candidate")
-    count = min(n, max(len(row) for row in rows))
-    return [
-        assembler.candidate([row[k % len(row)].extraction for row in rows])
-        for k in range(count)
-    ]
+    assembler = Assembler(egraph, machine or Machine())
+    with without_collector():
+        rows = [
+            _drawn(RegionSearch(kernels), random.Random(f"{seed}/{k}/sample"), n)
+            for k, kernels in enumerate(assembler.regions)
+        ]
+        if not all(rows):
+            raise SearchError("a region of this program has no executable candidate")
+        count = min(n, max(len(row) for row in rows))
+        return [
+            assembler.candidate([row[k % len(row)].extraction for row in rows])
+            for k in range(count)
+        ]
+
+
+def _drawn(region: RegionSearch, rng: random.Random, n: int) -> list[Individual]:
+    """At most `n` distinct individuals of a region."""
+    found, idle = 0, 0
+    for _ in sampling(region, rng):
+        idle = idle + 1 if len(region.found) == found else 0
+        found = len(region.found)
+        if found >= n or idle >= _IDLE:
+            break
+    return list(region.found.values())[:n]
 
 
 def is_library(kernel: object) -> bool:

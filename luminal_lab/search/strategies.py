@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 from luminal_lab.errors import SearchError
 from luminal_lab.search.extract import Genome
@@ -21,15 +22,15 @@ SIGMAS = (0.2, 0.5, 1.0, 1.5)
 
 
 def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
-    """From each seed, take any single move that lowers the cost until none does.
+    """From the best seeds, take any single move that lowers the cost until none does.
 
     Placements are flipped with the members chosen anew for them, and alone; then members. Where
-    there are online reductions, the descent is made with and without a preference for them.
+    there are online reductions, the descent is made first with a preference for them.
     """
     started: set[tuple] = set()
     seeds = search.seeds()
     yield
-    passes = (False, True) if search.weights.online else (False,)
+    passes = (True, False) if search.weights.online else (False,)
     for seed in sorted(seeds, key=lambda s: s.seconds)[:2]:
         for online in passes:
             start = search.onlined(seed) if online else seed
@@ -39,18 +40,37 @@ def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
                 yield from _descend(search, start, online)
 
 
-def _descend(search: RegionSearch, current: Individual, online: bool) -> Iterator[None]:
-    improved = True
-    while improved:
-        improved = False
-        for move in [*search.moves(current), *search.swaps(current)]:
-            attempts = [search.moved(current, move)]
-            if move[0] in ("place", "swap"):
-                attempts.append(search.settled(current, move, online))
-            for other in attempts:
-                yield
-                if other is not None and other.seconds < current.seconds * (1 - 1e-9):
-                    current, improved = other, True
+def _descend(search: RegionSearch, start: Individual, online: bool) -> Iterator[None]:
+    """Take improving moves: of what is stored until none is left, then of members; repeat."""
+    current = start
+    while True:
+        before = current
+        for kinds in (("place", "swap"), ("choice", "producer")):
+            improved = True
+            while improved:
+                improved = False
+                for move in _moves_of(search, current, kinds):
+                    attempts = [search.moved(current, move)]
+                    yield
+                    if move[0] in ("place", "swap"):
+                        attempts.append(search.settled(current, move, online))
+                        yield
+                    for other in attempts:
+                        if _better(other, current):
+                            current, improved = other, True
+                improved = improved and "place" in kinds
+        if current is before:
+            return
+
+
+def _better(other: Individual | None, than: Individual) -> TypeGuard[Individual]:
+    return other is not None and other.seconds < than.seconds * (1 - 1e-9)
+
+
+def _moves_of(
+    search: RegionSearch, one: Individual, kinds: tuple[str, ...]
+) -> list[tuple[str, int, int]]:
+    return [m for m in [*search.moves(one), *search.swaps(one)] if m[0] in kinds]
 
 
 def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:

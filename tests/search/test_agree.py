@@ -48,7 +48,7 @@ def test_200_random_candidates_agree_with_the_reference(name):
 def test_all_kernels_of_sound_rules_pass_verification(name):
     egraph = saturated(name)
     assembler = Assembler(egraph, Machine())
-    region = RegionSearch(assembler.regions[0], Machine())
+    region = RegionSearch(assembler.regions[0])
     verifier = RegionVerifier(egraph, assembler.regions[0], 0)
     for one in region.seeds():
         for step in assembler.regions[0].steps(one.extraction):

@@ -153,14 +153,11 @@ def test_seconds_bound_the_measuring(block):
 
 
 def test_candidates_over_the_memory_budget_are_rejected(block):
-    free = search(block, Budget("none"))
-    peak = 6000
-    tight = search(block, Budget("none", memory=peak))
+    tight = search(block, Budget("none", memory=6000))
     assert tight.rejections().set_index("reason")["count"]["over memory"] > 0
     assert len(tight.rows) > 0
     with pytest.raises(SearchError, match="over memory"):
         search(block, Budget("none", memory=16))
-    assert free.best.seconds <= tight.best.seconds
 
 
 def test_events_tell_how_far_it_is(block):
