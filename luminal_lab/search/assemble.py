@@ -222,7 +222,7 @@ class RegionKernels:
             return step
         attrs = {k: v for k, v in kernel.attrs.items() if k != "call"}
         results = _results(kernel)
-        attrs["result"] = results if len(results) > 1 else results[0]
+        attrs["result"] = results if len(results) > 1 else next(iter(results))
         kernel, text, _ = canonical(replace(kernel, attrs=attrs))
         return replace(step, kernel=kernel, text=text)
 

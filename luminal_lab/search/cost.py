@@ -373,11 +373,11 @@ class _Body:
         self, v: Value, times: float, contexts: set[Context], shared: set[tuple]
     ) -> None:
         points = self.points(v.free) * times
-        axis = bound_axis(v)
+        axis = bound_axis(v) or ""
         if v.op == "online":
             s, c, w = v.args
             inner = self.points(s.free | {axis}) * times
-            loops = (frozenset(p for p in c if p[0] in s.free) for c in contexts)
+            loops = (frozenset(p for p in at if p[0] in s.free) for at in contexts)
             key = (axis, s, c, frozenset(loops))
             if key not in shared:  # all with one key share the maximum and the exponent
                 shared.add(key)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError, SearchError
 from luminal_lab.search.assemble import Assembler
 from luminal_lab.search.budget import Budget
@@ -269,7 +270,7 @@ class _Search:
             return None
         for step in self.assembler.regions[region].steps(one.extraction):
             try:
-                if not is_library(step.kernel):
+                if isinstance(step.kernel, Kernel):
                     self.target.schedules(step.kernel)
             except ScheduleError:
                 return "no schedule"
@@ -400,8 +401,3 @@ def _drawn(region: RegionSearch, rng: random.Random, n: int) -> list[Individual]
         if found >= n or idle >= _IDLE:
             break
     return list(region.found.values())[:n]
-
-
-def is_library(kernel: object) -> bool:
-    """Whether a kernel is called, not generated."""
-    return hasattr(kernel, "routine")
