@@ -22,7 +22,19 @@ _HOME = {
     "rule_catalogue": "rulebook",
 }
 
-__all__ = list(_HOME)
+__all__ = [
+    "EClass",
+    "EGraph",
+    "ENode",
+    "Iteration",
+    "Limits",
+    "Part",
+    "Report",
+    "RuleInfo",
+    "check_rule",
+    "load_rules",
+    "rule_catalogue",
+]
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report

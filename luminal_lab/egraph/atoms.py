@@ -1,21 +1,23 @@
 """Axis atoms: how the axes of a region are split, and what they are called.
 
-The laws of the e-graph fire on *names*: a sum over `t` and a maximum over `t` can share a loop only
-when both say `t`. Two decisions make that so for real graphs.
+The laws of the e-graph fire on *names*: a sum over `t` and a maximum over `t` can share a loop
+only when both say `t`. Two decisions make that so for real graphs.
 
-*Splitting.* A reshape regroups the factors of its dims. Each axis is cut at every stride at which
-some view that reaches it divides it: `h*64+d` cuts a dim of 768 at 64. Cuts travel through views in
-both directions until nothing changes, so that index maps between atoms are plain names. Slices
-whose offset is a multiple of their length, strided slices and concatenations of equal parts cut as
-well. Sizes that do not divide each other keep floor-division and remainder.
+*Splitting.* A reshape regroups the factors of its dims. Each axis is cut at every stride at
+which some view that reaches it divides it: `h*64+d` cuts a dim of 768 at 64. Cuts travel
+through views in both directions until nothing changes, so that index maps between atoms are
+plain names. Slices whose offset is a multiple of their length, strided slices and
+concatenations of equal parts cut as well. Sizes that do not divide each other keep
+floor-division and remainder.
 
-*Naming.* An atom of a producer and the atom of its consumer that reads it one to one get the same
-name, walking the edges in topological order, first operand first; unless that would give two atoms
-of one node the same name (attention reads `x` as query `s` and as key `t`).
+*Naming.* An atom of a producer and the atom of its consumer that reads it one to one get the
+same name, walking the edges in topological order, first operand first; unless that would give
+two atoms of one node the same name (attention reads `x` as query `s` and as key `t`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -59,7 +61,7 @@ class Atoms:
 
 
 def digits(index: Index, extents: Extents) -> list[Digit] | None:
-    """The terms of an index as digits of axes, smallest coefficient first; None when it is not so."""
+    """The terms of an index as digits of axes, smallest coefficient first, if it is so."""
     out = []
     for atom, coef in index.terms:
         found = _digit(atom, extents)
@@ -199,7 +201,7 @@ def name_atoms(steps: Sequence[Step]) -> Atoms:
     for (s, axis), n in cuts.extents.items():
         bounds = [1, *cuts.of((s, axis)), n] if n != 1 else []
         keys = []
-        for low, high in zip(bounds, bounds[1:]):
+        for low, high in itertools.pairwise(bounds):
             key = f"{s}.{axis}.{low}"
             extents[key], owner[key] = high // low, s
             keys.append((key, low))
@@ -287,10 +289,10 @@ def atom_indices(
 def guarded_index(
     view: View, by: Mapping[str, Index], extents: Extents
 ) -> tuple[tuple[Index, ...] | None, tuple[Index, ...]]:
-    """A view under a substitution of its axes: its guard, and its index simplified under the guard.
+    """A view under a substitution of its axes: its guard, and its index under that guard.
 
     Returns:
-        The guard's expressions that can fail (None when the guard can never hold), and the index.
+        The guard's expressions that can fail (None when it can never hold), and the index.
         Where the guard pins an axis to one value, the index has that value: under
         `h >= 1`, with `h` in {0, 1}, `h*32+d-32` is `d`.
     """

@@ -1,11 +1,11 @@
 """Do all members of each e-class agree? One linear pass over a saturated region.
 
-Every e-class gets the value of one of its e-nodes; every other e-node is then evaluated from the
-values of its children and compared. A wrong equation shows at the class that it spoiled, whatever
-extraction would have chosen.
+Every e-class gets the value of one of its e-nodes; every other e-node is then evaluated from
+the values of its children and compared. A wrong equation shows at the class that it spoiled,
+whatever extraction would have chosen.
 
-A load below a Select may be out of bounds where the Select discards it, so values carry the points
-at which they are defined; only those are compared.
+A load below a Select may be out of bounds where the Select discards it, so values carry the
+points at which they are defined; only those are compared.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def audit_classes(
 
 
 def difference(a: Defined, b: Defined) -> float:
-    """The largest relative difference where both are defined; infinite for unlike NaN or inf."""
+    """The largest relative difference where both are defined; inf for unlike NaN or inf."""
     import torch
 
     order = sorted({*a.order, *b.order})
@@ -132,7 +132,7 @@ def difference(a: Defined, b: Defined) -> float:
 
 def _aligned(value: Defined, order: Sequence[str]) -> Defined:
     """A V value over more axes, to broadcast (a T value has no axes and stays as it is)."""
-    if not order or not value.order and value.tensor.dim():
+    if not order or (not value.order and value.tensor.dim()):
         return value
     valid = None if value.valid is None else align(value.valid, value.order, order)
     return Defined(align(value.tensor, value.order, order), tuple(order), valid)
@@ -352,7 +352,7 @@ def _where(condition: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | No
 def inputs_for(
     hlir: Hlir, seed: int = 0, weights: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Random tensors for the inputs of a region: small, finite, non-zero; indices are 0 or 1."""
+    """Random tensors for a region's inputs: small, finite, non-zero; indices are 0 or 1."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -30,8 +30,8 @@ class ENode:
     Arguments:
         op: V: an op of the `Value` table (values.py). T: `input`, `kernel`, `gemm`, `scatter`,
             `custom`.
-        children: Ids of e-classes. `load`: the T class, then the V classes of `@0…`. `kernel`: the
-            V class. `gemm`: T classes of A, B and, with bias, of the bias.
+        children: Ids of e-classes. `load`: the T class, then the V classes of `@0…`. `kernel`:
+            the V class. `gemm`: T classes of A, B and, with bias, of the bias.
         attrs: `load`, `kernel`: `((Index, …),)`. `red`: `(op, axis)`. `online`: `(axis,)`.
             `const`: `(number,)`. `iota`: `(Index,)`. `input`: `(name,)`. `gemm`: `(GemmForm,)`.
             `scatter`, `custom`: `(region HLIR node,)`.
@@ -53,8 +53,8 @@ class EClass:
     Arguments:
         id: Its position in `Part.classes`.
         sort: `"V"` or `"T"`.
-        nodes: Its e-nodes, first made first. All can be executed: a read whose axes the class does
-            not depend on is left out.
+        nodes: Its e-nodes, first made first. All can be executed: a read whose axes the class
+            does not depend on is left out.
         dtype: Of the value, or of the stored elements.
         free: V: the axes that the value depends on.
         shape: T: the stored shape.
@@ -214,7 +214,7 @@ class EGraph:
         return (tensor, *dict.fromkeys(values))
 
     def table(self) -> pd.DataFrame:
-        """One row per rule: law, class, matches, new e-nodes, seconds; most new e-nodes first."""
+        """One row per rule: law, class, matches, new e-nodes, seconds; most e-nodes first."""
         import pandas as pd
 
         matches: dict[str, int] = {}

@@ -1,18 +1,18 @@
 """Hlir region → the terms of two sorts that are loaded into the e-graph.
 
-`V` is a value over named axes, `T` a tensor in memory. Each HLIR op becomes its own `Kernel` over
-`Load`s; that reading a kernel's result equals computing it in place is a *rule* (fusion.egg). No
-substitution runs inside egglog, so where a tensor is read at other indices than its own axes (`x` as
-key `t`), the encoder unites `(Load T index)` with T's body under that index, once per distinct
-`(node, index)`: a *renamed copy*.
+`V` is a value over named axes, `T` a tensor in memory. Each HLIR op becomes its own `Kernel`
+over `Load`s; that reading a kernel's result equals computing it in place is a *rule*
+(fusion.egg). No substitution runs inside egglog, so where a tensor is read at other indices
+than its own axes (`x` as key `t`), the encoder unites `(Load T index)` with T's body under
+that index, once per distinct `(node, index)`: a *renamed copy*.
 
 Invariants that the rest of the compiler relies on:
 
-- A kernel stores only the axes that its value depends on; broadcasting is a view. Outputs and the
-  operands of opaque ops are stored whole.
+- A kernel stores only the axes that its value depends on; broadcasting is a view. Outputs and
+  the operands of opaque ops are stored whole.
 - Constants and Iotas are never stored for their readers.
-- A load below a Select may be out of bounds exactly where the condition selects the other branch.
-  Evaluators clamp it; generated code must not read there.
+- A load below a Select may be out of bounds exactly where the condition selects the other
+  branch. Evaluators clamp it; generated code must not read there.
 - A reduction keeps the name of the axis it reduces; binders shadow, and a bound axis is renamed
   (`t'`) only where a substituted index mentions it.
 """
@@ -42,8 +42,8 @@ class Term:
 
     Arguments:
         op: `"Mul"`, `"Load"`, `"Kernel"`, …
-        children: For V: ids of V terms; `Load`, `LoadAt`: the T term first. For T: `Kernel` has its
-            V term, `Scatter` and `Custom` have T terms.
+        children: For V: ids of V terms; `Load`, `LoadAt`: the T term first. For T: `Kernel`
+            has its V term, `Scatter` and `Custom` have T terms.
         attrs: Strings and numbers, in the constructor's order.
     """
 
@@ -144,7 +144,7 @@ class _Encoder:
     indices: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     known: dict[Term, int] = field(default_factory=dict)
     tensor_of: dict[int, int] = field(default_factory=dict)
-    # Per step and dim: the stored atoms, outermost first, with their strides within the stored dim.
+    # Per step and dim: the stored atoms, outermost first, with their strides in the stored dim.
     stored: list[list[list[tuple[str, int]]]] = field(default_factory=list)
     access: list[list[_Access]] = field(default_factory=list)
     copied: dict[tuple[int, tuple[Index, ...]], None] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class _Encoder:
         self.tensors.append(Tensor(term, shape, step.dtype))
 
     def _alias(self, s: int) -> bool:
-        """Whether a copy can be the tensor that it reads (an output is never an Input itself)."""
+        """Whether a copy can be the tensor that it reads (an output is no Input itself)."""
         step, (read,) = self.steps[s], self.access[s]
         producer = self.steps[read.step]
         if producer.constant or (producer.op == "Input" and step.attrs["output"]):
@@ -326,10 +326,8 @@ class _Encoder:
         step = self.steps[table.step]
         guard, index = guarded_index(table.view, by, self._all_extents(table.view))
         if guard is None or step.op == "Constant":
-            filled = self.constant(
-                table.view.fill if guard is None else step.attrs["value"], step.dtype
-            )
-            return filled
+            value = table.view.fill if guard is None else step.attrs["value"]
+            return self.constant(value, step.dtype)
         t = self._tensor(table.step)
         at = self.value("LoadAt", (t, *indices), (self.index_text(index),))
         return self._guard(guard, at, table.view.fill, step.dtype)

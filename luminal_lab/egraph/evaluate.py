@@ -1,9 +1,9 @@
 """The float64 evaluator of values: what every kernel and every rule is checked against.
 
-Each value is a tensor over its free axes, in the order of their names. As in the HLIR interpreter,
-floats are held in float64 and only a cast to a type of 16 bits or less rounds. A load is clamped to
-its tensor: where it is out of bounds, a Select discards it. `online` is its definition, the sum over
-j of exp2(c*(s - max s))*w, not the recurrence that computes it.
+Each value is a tensor over its free axes, in the order of their names. As in the HLIR
+interpreter, floats are held in float64 and only a cast to a type of 16 bits or less rounds. A
+load is clamped to its tensor: where it is out of bounds, a Select discards it. `online` is its
+definition, the sum over j of exp2(c*(s - max s))*w, not the recurrence that computes it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def evaluate(
         values: What to compute; shared subterms are computed once.
         extents: The extent of every axis, free or bound.
         buffers: A tensor for each buffer that is loaded, of the buffer's shape.
-        axes: Index tensors (int64, 1-d) for free axes that are to be evaluated at some points only.
+        axes: Index tensors (int64, 1-d) for free axes that are to be evaluated at some points
+            only.
         dtype: The torch dtype in which floats are held; float64 when None.
 
     Returns:
@@ -229,7 +230,7 @@ class Evaluator:
             self._held -= self._memo.pop(key).numel()
 
     def _forget(self) -> None:
-        """Free the largest remembered tensors when they are too many; they are recomputed if needed."""
+        """Forget the largest tensors when they are too many; what is needed is recomputed."""
         if self._held <= _KEEP:
             return
         for key in sorted(self._memo, key=lambda k: -self._memo[k].numel()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,8 +63,9 @@ def gemm_form(
 ) -> GemmForm | None:
     """The library's view of a product; None when no BLAS takes these strides.
 
-    m, n and k must each have one stride in each matrix, one of the two strides of A and of B must
-    be 1, and C must be row-major (its transpose is another e-node, with A and B exchanged).
+    m, n and k must each have one stride in each matrix, one of the two strides of A and of B
+    must be 1, and C must be row-major (its transpose is another e-node, with A and B
+    exchanged).
     """
     sa, sb, sc = a.strides(), b.strides(), c.strides()
     if sa is None or sb is None or sc is None:
@@ -108,9 +110,9 @@ def gemm_form(
 def _merge(
     axes: Sequence[str], strides: Sequence[Mapping[str, int]], extents: Mapping[str, int]
 ) -> tuple[int, tuple[int, ...]] | None:
-    """Several axes as one, with one stride in each tensor; None when they are not contiguous."""
+    """Several axes as one, with one stride in each tensor; None if they are not contiguous."""
     order = sorted(axes, key=lambda x: (-strides[0][x], x))
-    for outer, inner in zip(order, order[1:]):
+    for outer, inner in itertools.pairwise(order):
         if any(s[outer] != s[inner] * extents[inner] for s in strides):
             return None
     total = math.prod(extents[x] for x in order)

@@ -1,9 +1,10 @@
 """Random well-typed instances of a rule's left side, as encodings that the rule can be run on.
 
-The facts of a rule are read as equations between variables and terms. Facts over relations that
-other rules derive (`shifted`, `product`) are replaced by the facts of one of those rules. Types are
-inferred by unification, and variables are then filled with random terms: loads of small tensors over
-random axes, constants, reductions. Guards are not read here: egglog evaluates them.
+The facts of a rule are read as equations between variables and terms. Facts over relations
+that other rules derive (`shifted`, `product`) are replaced by the facts of one of those rules.
+Types are inferred by unification, and variables are then filled with random terms: loads of
+small tensors over random axes, constants, reductions. Guards are not read here: egglog
+evaluates them.
 """
 
 from __future__ import annotations
@@ -470,7 +471,7 @@ def _sorts_axes(fact: List) -> bool:
 
 
 def instances(form: Form, forms: Sequence[Form], count: int, seed: int) -> Terms:
-    """Random instances of a rule, all in one; `forms` has the rules of the relations it uses."""
+    """Random instances of a rule, all in one; `forms` has the rules of its relations."""
     terms, lemmas = Terms(), lemmas_of(forms)
     for k in range(count):
         Instance(facts_of(form), lemmas, random.Random(f"{seed}:{k}"), terms)

@@ -1,4 +1,4 @@
-"""The language of the e-graph as data: signatures, and the parts that the op table generates."""
+"""The language of the e-graph as data: signatures, and what the op table generates."""
 
 from __future__ import annotations
 

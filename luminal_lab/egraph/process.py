@@ -1,7 +1,8 @@
-"""The parent's side of saturation: starts the child, feeds it, listens, and kills it when it must."""
+"""The parent's side of saturation: it starts, feeds and hears the child, and ends it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -60,7 +61,7 @@ class PartResult:
 
 
 class PartFailed(SaturationError):
-    """egglog gave up on a region; two values of different dtypes were united, for example.
+    """The child gave up on a region; two values of different dtypes were united, for example.
 
     Arguments:
         part: Which region.
@@ -87,7 +88,7 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
@@ -115,10 +116,8 @@ class Child:
         self._reader.join()
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -128,10 +127,8 @@ class Child:
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # the child is dead: the reader says so
             write_message(self._process.stdin, message)
-        except BrokenPipeError:
-            pass  # the child is dead: the reader will say so
 
     def run(
         self,
@@ -142,8 +139,8 @@ class Child:
     ) -> list[PartResult]:
         """Saturate some regions, one after the other.
 
-        A cancel (KeyboardInterrupt) asks the child for what it has reached; when every region has
-        something, that is the result, else the KeyboardInterrupt goes on.
+        A cancel (KeyboardInterrupt) asks the child for what it has reached; when every region
+        has something, that is the result, else the KeyboardInterrupt goes on.
 
         Raises:
             RuleError: the child rejected a rule.
@@ -242,7 +239,7 @@ def _progress_text(results: Sequence[PartResult]) -> str:
 
 
 def _rule_error(rejected: Mapping[str, str]) -> RuleError:
-    """egglog's message, with its place as `file:line:column`."""
+    """The message of egglog, with its place as `file:line:column`."""
     import re
 
     message = rejected["message"]

@@ -47,7 +47,7 @@ def _commands(encoding: Encoding) -> Iterator[str]:
 def free_axes(encoding: Encoding, value: int) -> frozenset[str]:
     """The axes that a term depends on, as it is written."""
     term = encoding.values[value]
-    below = [c for c in term.children[term.op in ("Load", "LoadAt") :]]
+    below = term.children[term.op in ("Load", "LoadAt") :]
     free = frozenset().union(*(free_axes(encoding, c) for c in below))
     if term.op in ("Load", "LoadAt", "Iota"):
         for index in encoding.indices[term.attrs[0]]:

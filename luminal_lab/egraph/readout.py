@@ -144,8 +144,8 @@ def read_classes(
     for sort, out, raw, made in reader.nodes():
         members.setdefault(out, []).append((raw, made))
         sorts[out] = sort
-    nid = {n: c for n, c in tables.get("nid", ())}
-    tid = {n: c for n, c in tables.get("tid", ())}
+    nid: dict[int, int] = {row[0]: row[1] for row in tables.get("nid", ())}
+    tid: dict[int, int] = {row[0]: row[1] for row in tables.get("tid", ())}
     order = _order(members, [nid[n] for n in sorted(nid)], [tid[n] for n in sorted(tid)])
     new = {old: k for k, old in enumerate(order)}
     free = {row[0]: frozenset(row[1]) for row in tables.get("free", ())}
@@ -216,11 +216,10 @@ def _enodes(
             continue
         if op == "gemm":
             ia, ib, id_, ic, k = attrs
+            texts: list[str] = [i for i in (ia, ib, id_, ic) if i is not None]
             stored = [
                 Stored(shapes.get(c, ()), reader.index(i))
-                for c, i in zip(
-                    (*children, own), (ia, ib, *([id_] if id_ is not None else []), ic)
-                )
+                for c, i in zip((*children, own), texts)
             ]
             bias = stored[2] if id_ is not None else None
             form = gemm_form(stored[0], stored[1], stored[-1], k, reader.encoding.extents, bias)
@@ -242,7 +241,7 @@ def _enodes(
 
 
 def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[EClass, ...]:
-    """Drop e-nodes that read an axis which their class does not depend on, and what needs them."""
+    """Drop e-nodes that read an axis which their class lacks, and what needs them."""
     alive = {c.id: [n for n in c.nodes if _bound(n, c, classes)] for c in classes}
     unbound = sum(len(c.nodes) - len(alive[c.id]) for c in classes)
     done: set[int] = set()  # classes that have an e-node all of whose children are done

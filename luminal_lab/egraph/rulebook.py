@@ -6,8 +6,8 @@ A rule states its obligations in the comment lines right above it:
     ;; class: reassociates
     (rewrite (Red "add" j (Mul a b)) … :name "sum-linear")
 
-`;; cap: N`, above the law, makes the rule a capped one: in an iteration in which it matches more
-than N times it is skipped (commutativity and associativity would otherwise explode).
+`;; cap: N`, above the law, makes the rule a capped one: in an iteration in which it matches
+more than N times it is skipped (commutativity and associativity would otherwise explode).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Rulebook:
     """The loaded rules.
 
     Arguments:
-        rules: In order of file and line; a rule's number in provenance stamps is its position + 1.
+        rules: In order of file and line; provenance stamps count them from 1.
         forms: Everything that the child loads, in order.
         rulesets: `(name, cap)` of each ruleset that an iteration runs, in order.
     """
@@ -100,8 +100,8 @@ def load_rules(
         target: `rules/targets/<target>.egg` is added when it exists.
 
     Raises:
-        RuleError: unknown file; a rule without name, law or class; a name used twice; a form that
-            does not parse. (Whether a rule is well-typed is found when it is loaded.)
+        RuleError: unknown file; a rule without name, law or class; a name used twice; a form
+            that does not parse. (Whether a rule is well-typed is found when it is loaded.)
     """
     sources = [(p.name, p.read_text(encoding="utf-8")) for p in _builtin(target)]
     if extra is not None:
@@ -146,8 +146,9 @@ def rulebook(
             rules.append(info)
             ruleset = "main" if info.cap is None else f"capped-{info.cap}"
             rulesets[ruleset, info.cap] = None
-            for traced in instrument(form.expr, info.name, len(rules), ruleset):
-                bodies.append(Loadable(str(traced), form.padded, file))
+            made = [str(r) for r in instrument(form.expr, info.name, len(rules), ruleset)]
+            # What is no rule is loaded as it is written: the parser then says what is wrong.
+            bodies += [Loadable(text, form.padded, file) for text in made or [form.padded]]
     out += [Loadable(f"(ruleset {name})", "", "generated") for name, _ in rulesets]
     return Rulebook(tuple(rules), tuple(out + bodies), tuple(rulesets))
 
@@ -182,7 +183,7 @@ def _check_name(info: RuleInfo, rules: Sequence[RuleInfo]) -> None:
     for other in rules:
         if other.name == info.name:
             raise RuleError(
-                f"two rules are called {info.name!r}; the other one is {other.file}:{other.line}",
+                f"two rules are called {info.name!r}; the other is {other.file}:{other.line}",
                 where=f"{info.file}:{info.line}:1",
                 fix="give this one another :name",
             )
@@ -260,23 +261,25 @@ def _declarations(file: str, text: str) -> Iterator[Loadable]:
 def instrument(expr: List, name: str, number: int, ruleset: str) -> Iterator[List]:
     """A rule as `rule` forms whose heads also record who made each term.
 
-    A birewrite becomes two rules, `name=>` and `name<=`.
+    A birewrite becomes two rules, `name=>` and `name<=`; what is no rule becomes none.
     """
     if expr.head == "rule":
-        facts, actions = expr.items[1], expr.items[2]
-        if isinstance(facts, List) and isinstance(actions, List):
-            yield _rule(facts.items, actions.items, name, number, ruleset)
+        parts = [e for e in expr.items[1:3] if isinstance(e, List)]
+        if len(parts) == 2:
+            yield _rule(parts[0].items, parts[1].items, name, number, ruleset)
+        return
+    if len(expr.items) < 3:
         return
     left, right = expr.items[1], expr.items[2]
     when = _option(expr, ":when")
     guards = when.items if isinstance(when, List) else ()
     both = expr.head == "birewrite"
     for a, b, suffix in ((left, right, "=>"), (right, left, "<=")):
-        facts = (call("=", "root__", a), *guards)
+        premises = (call("=", "root__", a), *guards)
         actions: tuple[Expr, ...] = (call("union", "root__", b),)
         if any(isinstance(i, Atom) and i.text == ":subsume" for i in expr.items):
             actions = (*actions, call("subsume", a))
-        yield _rule(facts, actions, name + (suffix if both else ""), number, ruleset)
+        yield _rule(premises, actions, name + (suffix if both else ""), number, ruleset)
         if not both:
             return
 

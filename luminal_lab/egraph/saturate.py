@@ -39,7 +39,8 @@ def saturate(
         The e-graph. On Ctrl-C, what was reached when every region has something.
 
     Raises:
-        RuleError: a rule is missing, ill-formed, or ill-typed; the error has file, line and column.
+        RuleError: a rule is missing, ill-formed, or ill-typed; the error has file, line and
+            column.
         SaturationError: a dim is symbolic, or the child died before it had anything.
 
     Example:

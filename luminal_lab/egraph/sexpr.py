@@ -1,8 +1,9 @@
 """Top-level forms of `.egg` text, with the places where they stand.
 
-egglog's own parser is used for parsing; this reader exists because the text must be given to it
-form by form (one long text costs quadratic memory), because comments above a rule carry its law and
-its tolerance class, and because every rule is instrumented with provenance before it is loaded.
+egglog's own parser is used for parsing; this reader exists because the text must be given to
+it form by form (one long text costs quadratic memory), because comments above a rule carry its
+law and its tolerance class, and because every rule is instrumented with provenance before it
+is loaded.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Expr = Atom | List
 
 @dataclass(frozen=True)
 class Form:
-    """A top-level form: its expression, its source text, and the comment lines right above it."""
+    """A top-level form: its expression, its source, and the comment lines right above it."""
 
     expr: List
     text: str
@@ -57,7 +58,7 @@ class Form:
 
     @property
     def padded(self) -> str:
-        """The text moved to its line and column, so that a parser's positions are the file's."""
+        """The text at its line and column, so that a parser's positions are the file's."""
         return "\n" * (self.expr.line - 1) + " " * (self.expr.column - 1) + self.text
 
 

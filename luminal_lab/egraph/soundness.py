@@ -1,4 +1,4 @@
-"""Does a rule tell the truth? Random instances, all members of every class compared in float64."""
+"""Is a rule true? Random instances, all members of every class compared in float64."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The steps of a region: its HLIR nodes, plus the copies that outputs and opaque ops need.
 
-The encoder works on steps. A step iterates over named axes and reads earlier steps through views;
-a copy step stores what it reads, over all of its axes.
+The encoder works on steps. A step iterates over named axes and reads earlier steps through
+views; a copy step stores what it reads, over all of its axes.
 """
 
 from __future__ import annotations
@@ -102,15 +102,15 @@ def _static(shape: tuple[Any, ...], node: Node) -> tuple[int, ...]:
     for dim in shape:
         if not isinstance(dim, int):
             raise SaturationError(
-                f"the dim {dim} of a {node.op} is symbolic, and the e-graph takes fixed sizes only",
+                f"the dim {dim} of a {node.op} is symbolic; the e-graph takes fixed sizes only",
                 where=node.source.line or None,
-                fix="capture without dynamic_shapes, or specialise the Hlir to the sizes of a call",
+                fix="capture without dynamic_shapes, or specialize the Hlir to a call's sizes",
             )
     return shape
 
 
 def _copy(steps: list[Step], read: Read, shape: tuple[int, ...], output: bool) -> int:
-    """A step that stores what is read; the encoder drops it where the producer's tensor will do."""
+    """A step that stores what is read; dropped where the producer's tensor will do."""
     axes = {out_axis(k): n for k, n in enumerate(shape)}
     attrs = {"output": output}
     steps.append(Step("Copy", None, (read,), shape, axes, steps[read.step].dtype, attrs))

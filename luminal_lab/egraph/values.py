@@ -1,14 +1,15 @@
 """Values: the terms of sort V, as Python sees them, and the kernels that are made of them.
 
-A `Value` is a lazily evaluated scalar function over *named axes* (its free axes). It is what the
-encoder writes into the e-graph, what extraction reads out, what code generation lowers, and what
-the float64 evaluator computes. Values are immutable, hash in O(1), and share subterms.
+A `Value` is a lazily evaluated scalar function over *named axes* (its free axes). It is what
+the encoder writes into the e-graph, what extraction reads out, what code generation lowers,
+and what the float64 evaluator computes. Values are immutable, hash in O(1), and share
+subterms.
 
 | op | args | attrs |
 |---|---|---|
 | `const` | | `(number,)` |
 | `iota` | | `(Index,)` integer dtype |
-| `load` | values of the axes `@0…` (data-dependent indices), usually none | `(buffer name, (Index, …))` |
+| `load` | values of the axes `@0…`, usually none | `(buffer name, (Index, …))` |
 | unary / binary op of the op table, lower case | 1 / 2 | |
 | `select` | condition, a, b | |
 | `cast` | x | |
@@ -165,7 +166,8 @@ class Kernel:
         extents: The extent of every axis, free or bound, by name (binders may shadow).
         nodes: The HLIR nodes that it covers (provenance).
         rules: Names of the rules that made its values (provenance), sorted.
-        schedule: The schedule that a candidate chose for it, as plain data; None for the default.
+        schedule: The schedule that a candidate chose for it, as plain data; None for the
+            default.
     """
 
     outputs: tuple[KernelOutput, ...]

@@ -1,14 +1,14 @@
 """The saturation child: `python -m luminal_lab.egraph.worker`.
 
-egglog has no limit on nodes or time, does not hear Ctrl-C, aborts the process when memory runs out,
-and panics with a BaseException. So it runs here, under RLIMIT_AS, and talks over pipes: messages are
-JSON after an 8-byte length. This module imports nothing of the compiler, and loads egglog's extension
-module without the package around it (which would take 0.15 s).
+egglog has no limit on nodes or time, does not hear Ctrl-C, aborts the process when memory runs
+out, and panics with a BaseException. So it runs here, under RLIMIT_AS, and talks over pipes:
+messages are JSON after an 8-byte length. This module imports nothing of the compiler, and
+loads egglog's extension module without the package around it (which would take 0.15 s).
 
-In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with provenance),
-     `limits`, `parts` (lists of commands). Then `{"stop": true}` at any time.
-Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end, and
-     now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
+In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
+     provenance), `limits`, `parts` (lists of commands). Then `{"stop": true}` at any time.
+Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end,
+     and now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the length of a text
 _SNAPSHOT_ROWS = 20_000  # from so many rows on, a step is preceded by a snapshot of the state
 _SNAPSHOT_SECONDS = 1.0
 
 
-def read_message(stream: BinaryIO) -> Any:
+def read_message(stream: IO[bytes]) -> Any:
     """The next message, None at the end of the stream."""
     head = stream.read(8)
     if len(head) < 8:
@@ -41,7 +41,7 @@ def read_message(stream: BinaryIO) -> Any:
     return json.loads(body) if len(body) == size else None
 
 
-def write_message(stream: BinaryIO, message: Any) -> None:
+def write_message(stream: IO[bytes], message: Any) -> None:
     """Send one message."""
     body = json.dumps(message, separators=(",", ":")).encode()
     stream.write(struct.pack(">Q", len(body)) + body)
@@ -49,7 +49,7 @@ def write_message(stream: BinaryIO, message: Any) -> None:
 
 
 def load_egglog() -> Any:
-    """egglog's extension module, without importing the package `egglog`."""
+    """The extension module of egglog, without importing the package."""
     spec = importlib.util.find_spec("egglog")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("egglog is not installed")
@@ -95,6 +95,7 @@ class Session:
         return out[-1] if out else None
 
     def load_rules(self) -> None:
+        """Declare the language and the rules, form by form."""
         for text, original, file in self.job["forms"]:
             try:
                 self.run(text, file)
@@ -160,7 +161,7 @@ class Session:
     def share(
         begin: float, report: Any, matches: dict[str, int], seconds: dict[str, float]
     ) -> None:
-        """Count matches, and divide the measured time as egglog does (its unit is wrong in 13.2)."""
+        """Count matches; divide the measured time as egglog does (13.2 has its unit wrong)."""
         spent = time.monotonic() - begin
         times = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
         total = sum(times.values()) or 1.0
@@ -197,6 +198,7 @@ class Session:
         seconds: Mapping[str, float],
         spent: float,
     ) -> None:
+        """Report an iteration."""
         functions = self.egraph.freeze().functions
         rows = 0
         classes = set()
@@ -217,6 +219,7 @@ class Session:
         write_message(self.out, {"iteration": record, "part": self.part})
 
     def send_state(self, stopped: str, final: bool = True) -> None:
+        """Send the whole e-graph."""
         state = Puller(self.egraph, self.bindings).pull(self.traced)
         message = {"state": state, "part": self.part, "stopped": stopped, "final": final}
         write_message(self.out, message)

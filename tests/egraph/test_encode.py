@@ -140,7 +140,7 @@ def test_a_tensor_read_as_query_and_key_is_copied_once() -> None:
 
 
 def test_a_captured_bound_axis_is_renamed() -> None:
-    # Both halves are read through names and a constant: a permutation, no shifted index.
+    # The sums of columns are read along rows, whose axis is summed next: a capture.
     def fn(x: torch.Tensor) -> torch.Tensor:
         y = x.exp2()
         return (y.sum(0)[:, None] * y).sum(1)

@@ -304,6 +304,8 @@ def test_unknown_rule_file() -> None:
         ('(rewrite (Mul a b) (Kernel a "") :name "x")', "4:", "type"),
         ('(rewrite (Mul a b) (Mul b c) :name "x")', "4:29", "Unbound symbol c"),
         ('(rewrite (Mul a b) (Mul b a) :name "x"', "4:3", "never closed"),
+        ('(rule (= a b) :name "x")', "4:", "parse error|Unbound|could not"),
+        ('(rewrite (Mul a b) :name "x")', "4:", "."),
     ],
 )
 def test_a_wrong_rule_is_an_error_with_its_place(
