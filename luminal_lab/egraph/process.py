@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import queue
 import subprocess
@@ -91,12 +92,11 @@ class Child:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
         env = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "RUST_BACKTRACE": "0",
         }
         self._process = subprocess.Popen(
-            # The file, not the module: importing the package could import torch.
-            [sys.executable, "-P", str(Path(worker.__file__).resolve())],
+            # Isolated, and by file: it needs the standard library and egglog, nothing else.
+            [sys.executable, "-I", "-S", str(Path(worker.__file__).resolve()), _egglog()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -227,6 +227,14 @@ class Child:
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
         tail = " / ".join(said[-3:]) if said else "it said nothing"
         return f"exit code {code}; {tail}"
+
+
+def _egglog() -> str:
+    """The folder of the package egglog, which is found and not imported."""
+    spec = importlib.util.find_spec("egglog")
+    if spec is None or not spec.submodule_search_locations:
+        raise SaturationError("the package egglog is not installed", fix="pip install egglog")
+    return spec.submodule_search_locations[0]
 
 
 def _progress_text(results: Sequence[PartResult]) -> str:

@@ -1,4 +1,4 @@
-"""The saturation child: `python -m luminal_lab.egraph.worker`.
+"""The saturation child: `python worker.py <folder of the package egglog>`.
 
 egglog has no limit on nodes or time, does not hear Ctrl-C, aborts the process when memory runs
 out, and panics with a BaseException. So it runs here, under RLIMIT_AS, and talks over pipes:
@@ -48,13 +48,10 @@ def write_message(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def load_egglog() -> Any:
-    """The extension module of egglog, without importing the package."""
-    spec = importlib.util.find_spec("egglog")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("egglog is not installed")
+def load_egglog(folder: Path) -> Any:
+    """The extension module of the package egglog in `folder`, without importing the package."""
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-        path = Path(spec.submodule_search_locations[0]) / f"bindings{suffix}"
+        path = folder / f"bindings{suffix}"
         if path.is_file():
             loader = importlib.machinery.ExtensionFileLoader("egglog.bindings", str(path))
             found = importlib.util.spec_from_file_location(
@@ -64,6 +61,7 @@ def load_egglog() -> Any:
             module = importlib.util.module_from_spec(found)
             loader.exec_module(module)
             return module
+    sys.path.append(str(folder.parent))
     return importlib.import_module("egglog.bindings")
 
 
@@ -78,9 +76,11 @@ class Stopped(Exception):
 class Session:
     """One e-graph, with the rules loaded."""
 
-    def __init__(self, job: Mapping[str, Any], out: BinaryIO, stop: threading.Event):
-        self.bindings = load_egglog()
-        self.egraph = self.bindings.EGraph()
+    def __init__(
+        self, job: Mapping[str, Any], out: BinaryIO, stop: threading.Event, bindings: Any
+    ):
+        self.bindings = bindings
+        self.egraph = bindings.EGraph()
         self.job, self.out, self.stop = job, out, stop
         self.limits: Mapping[str, Any] = job["limits"]
         self.traced: Sequence[str] = job["traced"]
@@ -268,18 +268,19 @@ class Puller:
         return out
 
 
-def main() -> int:
-    """Serve one job."""
+def main(egglog: str) -> int:
+    """Serve one job with the package egglog in the folder `egglog`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     inp, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not disturb the messages
+    bindings = load_egglog(Path(egglog))  # while the parent still encodes
     job = read_message(inp)
     if job is None:
         return 1
     _limit_memory(job["limits"]["memory"])
     stop = threading.Event()
     threading.Thread(target=_listen, args=(inp, stop), daemon=True).start()
-    session = Session(job, out, stop)
+    session = Session(job, out, stop, bindings)
     several = len(job["parts"]) > 1
     try:
         session.load_rules()
@@ -318,4 +319,4 @@ def _limit_memory(limit: int | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))
