@@ -44,9 +44,12 @@ def saturate(
         SaturationError: a dim is symbolic, or the child died before it had anything.
 
     Example:
-        >>> from luminal_lab.hlir import Graph                          # doctest: +SKIP
-        >>> egraph = saturate(hlir, rules=["distribution"])             # doctest: +SKIP
-        >>> egraph.table().head()                                       # doctest: +SKIP
+        >>> from luminal_lab.hlir import Graph, dtype
+        >>> graph = Graph()
+        >>> x = graph.input("x", (4, 8), dtype("f32"))
+        >>> egraph = saturate(graph.finish((x * 2.0 * 0.5).sum(1)))
+        >>> egraph.parts[0].report.stopped
+        'saturated'
     """
     limits = limits or Limits()
     begin = time.perf_counter()
