@@ -9,7 +9,8 @@ from luminal_lab.capture.table import Call, NoLowering, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL
 from luminal_lab.hlir.index import Index
-from luminal_lab.hlir.tensor import Shape, Tensor, broadcast_shapes
+from luminal_lab.hlir.shapes import Shape, broadcast_shapes
+from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar, out_axis
 
 

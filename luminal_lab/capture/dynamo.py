@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
+from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -72,15 +74,11 @@ class Options:
         """The pipeline, from a captured graph on."""
         from luminal_lab.api import compile_hlir
 
-        budget = None
-        if self.effort is not None or self.seconds is not None:
-            from luminal_lab.search import Budget
-
-            budget = Budget(effort=self.effort or "quick", seconds=self.seconds)
+        budget = {"effort": self.effort, "seconds": self.seconds}
         return compile_hlir(
             hlir,
             target=self.target,
-            budget=budget,
+            budget={name: value for name, value in budget.items() if value is not None},
             seed=self.seed,
             rules=self.rules,
             freeze=self.freeze,
@@ -119,7 +117,7 @@ def backend(
 
 def decompositions() -> dict[Any, Any]:
     """PyTorch's core decompositions, without those that the lowerings handle whole."""
-    table = dict(torch._decomp.core_aten_decompositions().items())
+    table = dict(core_aten_decompositions().items())
     for name in WHOLE:
         packet, overload = name.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet, None), overload, None), None)
@@ -144,7 +142,7 @@ def _is_symbolic(value: Any) -> bool:
 
 def _static_inputs(count: int) -> tuple[int, ...]:
     """Positions of parameters and buffers among the inputs of the graph being compiled."""
-    context = torch._guards.TracingContext.try_get()
+    context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     static = metadata.static_input_indices if metadata is not None else None
     return tuple(k for k in static or () if k < count)

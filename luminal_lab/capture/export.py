@@ -84,8 +84,8 @@ def capture(
         else:
             name = getattr(module_or_fn, "__name__", name)
             owner = _as_module(module_or_fn)
-        args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
-        program = _export(owner, args, kwargs, dynamic_shapes)
+        inputs = _distinct((tuple(args), dict(kwargs or {})))
+        program = _export(owner, *inputs, dynamic_shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(decompositions())
@@ -253,8 +253,8 @@ def _weight(
         if isinstance(found, torch.Tensor):
             return found
     for table in (program.state_dict, program.constants):
-        if target in table:
-            return table[target]
+        if isinstance(held := table.get(target), torch.Tensor):
+            return held
     raise CaptureError(f"the exported program has no tensor {target!r}")
 
 

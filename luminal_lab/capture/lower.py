@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, proxy
 from torch.fx import Node as FxNode
 
 from luminal_lab.capture.aten import LOWERINGS, Call, NoLowering
@@ -281,12 +281,12 @@ class _UserFrames(set):
 @contextmanager
 def user_frames() -> Iterator[None]:
     """While tracing, record the user's helper functions too, not only `forward` methods."""
-    before = torch.fx.proxy._STACK_TRACE_ANCHORS
-    torch.fx.proxy._STACK_TRACE_ANCHORS = _UserFrames()
+    before = proxy._STACK_TRACE_ANCHORS
+    proxy._STACK_TRACE_ANCHORS = _UserFrames()
     try:
         yield
     finally:
-        torch.fx.proxy._STACK_TRACE_ANCHORS = before
+        proxy._STACK_TRACE_ANCHORS = before
 
 
 def placeholders(module: GraphModule) -> Sequence[FxNode]:

@@ -11,10 +11,11 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from luminal_lab.hlir import functional as F
-from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.dtypes import F32, DType
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Dim
-from luminal_lab.hlir.tensor import Graph, Shape, Tensor
+from luminal_lab.hlir.shapes import Shape
+from luminal_lab.hlir.tensor import Graph, Tensor
 from luminal_lab.hlir.view import Scalar
 
 Lowering = Callable[..., Any]
@@ -90,7 +91,7 @@ class Call:
         low = d.is_float and d.bits < 32
         numbers = [a for a in args if not isinstance(a, Tensor)]
         if low and (not exact or not all(F.representable(n, d) for n in numbers)):
-            d = F.F32
+            d = F32
         return [self.tensor(a, d) for a in args]
 
     def common(self, *args: Tensor | Scalar) -> list[Tensor]:

@@ -32,10 +32,17 @@ from luminal_lab.hlir.graph import (
     Source,
 )
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.movement import Movable
 from luminal_lab.hlir.ops import OPS
-from luminal_lab.hlir.view import REDUCED, Scalar, View, out_axis, regroup
+from luminal_lab.hlir.shapes import (
+    Shape,
+    broadcast_shapes,
+    identity_of,
+    is_one,
+    scalar_of,
+)
+from luminal_lab.hlir.view import REDUCED, Scalar, View, out_axis
 
-Shape = tuple[Dim, ...]
 UNBOUNDED = 1 << 40  # stands for the extent of a symbolic dim whose bound is not known
 
 
@@ -109,7 +116,7 @@ class Graph:
         Only the axes that occur in it are stored: the others are broadcast.
         """
         shape = tuple(shape)
-        units = {out_axis(k): Index() for k, n in enumerate(shape) if _is_one(n)}
+        units = {out_axis(k): Index() for k, n in enumerate(shape) if is_one(n)}
         index = index.substitute(units, self.extents(shape))
         used = [k for k in range(len(shape)) if out_axis(k) in index.axes]
         names = {out_axis(k): out_axis(j) for j, k in enumerate(used)}
@@ -140,7 +147,7 @@ class Graph:
             self.nodes.append(Node(op, operands, shape, dtype, attrs, self.source))
             if key:
                 self._seen[key] = node
-        return Tensor(self, Operand(node, _identity(shape)), shape, dtype)
+        return Tensor(self, Operand(node, identity_of(shape)), shape, dtype)
 
     def _key(
         self, op: str, operands: tuple[Operand, ...], shape: Shape, dtype: DType, attrs: dict
@@ -247,7 +254,7 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class Tensor(Movable):
     """A node's result as it is seen through a view; see the module's text.
 
     Arguments:
@@ -276,16 +283,6 @@ class Tensor:
     def rank(self) -> int:
         """Number of dims."""
         return len(self.shape)
-
-    def dim(self, dim: int) -> int:
-        """A dim counted from either end, from the front.
-
-        Raises:
-            HlirError: when there is no such dim.
-        """
-        if not -max(self.rank, 1) <= dim < max(self.rank, 1):
-            raise HlirError(f"no dim {dim} in a tensor of shape {self.shape}")
-        return dim % max(self.rank, 1)
 
     @property
     def known(self) -> Index | None:
@@ -317,119 +314,20 @@ class Tensor:
             return self.graph.full(shape, view.fill, self.dtype)
         return Tensor(self.graph, Operand(self.node, view), shape, self.dtype)
 
-    def permute(self, *order: int) -> Tensor:
-        """Dim k of the result is dim `order[k]` of this tensor."""
-        order = tuple(self.dim(k) for k in order) if self.rank else ()
-        if sorted(order) != list(range(self.rank)):
-            raise HlirError(f"{order} is not an order of the dims of {self.shape}")
-        shape = tuple(self.shape[k] for k in order)
-        axes = _axes(shape)
-        return self.viewed(shape, [axes[order.index(k)] for k in range(self.rank)])
-
-    def transpose(self, a: int, b: int) -> Tensor:
-        """Dims `a` and `b` exchanged."""
-        order = list(range(self.rank))
-        if order:
-            a, b = self.dim(a), self.dim(b)
-            order[a], order[b] = order[b], order[a]
-        return self.permute(*order)
-
-    def expand(self, shape: Sequence[Dim]) -> Tensor:
-        """Broadcast to `shape`: dims are aligned at the end, and dims of size 1 repeat."""
+    def guarded(
+        self, shape: Sequence[Dim], at: Sequence[Index], guard: Sequence[Index], fill: Scalar
+    ) -> Tensor:
+        """Likewise, but `fill` where one of `guard`, over axes of `shape`, is negative."""
         shape = tuple(shape)
-        if shape == self.shape:
-            return self
-        lead = len(shape) - self.rank
-        fits = lead >= 0 and all(_is_one(o) or o == n for o, n in zip(self.shape, shape[lead:]))
-        if not fits:
-            raise HlirError(f"cannot expand {self.shape} to {shape}")
-        return self.viewed(shape, _axes(shape)[lead:])
-
-    def reshape(self, shape: Sequence[Dim]) -> Tensor:
-        """The same elements, in row-major order, in another shape.
-
-        Raises:
-            HlirError: when the numbers of elements differ, or symbolic dims would be regrouped.
-        """
-        shape = tuple(shape)
-        if shape == self.shape:
-            return self
-        return self.viewed(shape, _regroup(self.shape, shape))
-
-    def unsqueeze(self, dim: int) -> Tensor:
-        """A dim of size 1 before dim `dim`."""
-        dim = dim % (self.rank + 1)
-        return self.reshape(self.shape[:dim] + (1,) + self.shape[dim:])
-
-    def squeeze(self, *dims: int) -> Tensor:
-        """Without those of `dims` whose size is 1."""
-        gone = {self.dim(d) for d in dims}
-        kept = [n for k, n in enumerate(self.shape) if k not in gone or not _is_one(n)]
-        return self.reshape(kept)
-
-    def slice(self, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
-        """Indices `start, start + step, …` below `stop` of a dim; bounds must be in range."""
-        dim = self.dim(dim)
-        size = max(0, -(-(stop - start) // step))
-        shape = self.shape[:dim] + (size,) + self.shape[dim + 1 :]
-        at = list(_axes(shape))
-        at[dim] = at[dim] * step + start
-        return self.viewed(shape, at)
-
-    def pick(self, dim: int, index: int) -> Tensor:
-        """The tensor at one index of a dim, without that dim."""
-        dim = self.dim(dim)
-        shape = self.shape[:dim] + self.shape[dim + 1 :]
-        at = list(_axes(shape))
-        at.insert(dim, Index.num(index))
-        return self.viewed(shape, at)
-
-    def flip(self, *dims: int) -> Tensor:
-        """Reversed along each of `dims`."""
-        at = list(_axes(self.shape))
-        for dim in {self.dim(d) for d in dims}:
-            if not _is_one(self.shape[dim]):
-                at[dim] = -at[dim] + (self.shape[dim] - 1)
-        return self.viewed(self.shape, at)
-
-    def repeat(self, times: Sequence[int]) -> Tensor:
-        """Tiled `times[k]` times along dim k (dims are aligned at the end)."""
-        source = self.reshape((1,) * (len(times) - self.rank) + self.shape)
-        shape = tuple(n * t for n, t in zip(source.shape, times))
-        extents = self.graph.extents(shape)
-        at = [
-            Index() if 0 in (n, t) else axis.mod(n, extents)
-            for axis, n, t in zip(_axes(shape), source.shape, times)
-        ]
-        return source.viewed(shape, at)
-
-    def windows(self, dim: int, size: int, stride: int = 1, dilation: int = 1) -> Tensor:
-        """Overlapping windows along a dim: it counts them, a new last dim is inside one."""
-        dim = self.dim(dim)
-        count = (self.shape[dim] - dilation * (size - 1) - 1) // stride + 1
-        shape = self.shape[:dim] + (max(count, 0),) + self.shape[dim + 1 :] + (size,)
-        axes = _axes(shape)
-        at = list(axes[:-1])
-        at[dim] = at[dim] * stride + axes[-1] * dilation
-        return self.viewed(shape, at)
-
-    def pad(self, pads: Sequence[tuple[int, int]], fill: Scalar = 0) -> Tensor:
-        """`pads[k] = (before, after)` elements of `fill` around dim k; negative ones crop."""
-        fill = scalar_of(fill, self.dtype)
-        shape = tuple(n + lo + hi for n, (lo, hi) in zip(self.shape, pads))
-        if any(n == 0 for n in self.shape):
+        if 0 in self.shape:
             return self.graph.full(shape, fill, self.dtype)
         base = self
         if self.view.guard and repr(self.view.fill) != repr(fill):
             base = self.copy()  # one view has one fill
-        at = [axis - lo for axis, (lo, _) in zip(_axes(shape), pads)]
         out = base.viewed(shape, at)
-        guard: list[Index] = []
-        for n, index, (lo, hi) in zip(self.shape, at, pads):
-            guard += [index] * (lo > 0) + [-index + (n - 1)] * (hi > 0)
         extents = self.graph.extents(shape)
-        guard = [g for g in guard if g.bounds(extents)[0] < 0]
-        view = View(out.view.index, out.view.guard + tuple(guard), fill)
+        needed = tuple(g for g in guard if g.bounds(extents)[0] < 0)
+        view = View(out.view.index, out.view.guard + needed, fill)
         return Tensor(self.graph, Operand(out.node, view), shape, self.dtype)
 
     # ------------------------------------------------------------------ storing
@@ -441,7 +339,7 @@ class Tensor:
         """An operand that reads a whole node by identity, stored first if this is a view."""
         source = self
         if (
-            self.view != _identity(self.shape)
+            self.view != identity_of(self.shape)
             or self.graph.nodes[self.node].shape != self.shape
         ):
             source = self.copy()
@@ -450,7 +348,7 @@ class Tensor:
     def operand_of_output(self) -> Operand:
         """Its operand, where reading a whole node is spelled `View.identity`."""
         whole = self.graph.nodes[self.node].shape == self.shape
-        if whole and self.view == _identity(self.shape):
+        if whole and self.view == identity_of(self.shape):
             return Operand(self.node, View.identity(self.rank))
         return self.operand
 
@@ -548,7 +446,7 @@ class Tensor:
     # ------------------------------------------------------------------ reductions
     def reduce(self, op: str, dim: int) -> Tensor:
         """SumReduce or MaxReduce over one dim; a dim of size 1 is only dropped."""
-        if _is_one(self.shape[dim := self.dim(dim)]):
+        if is_one(self.shape[dim := self.dim(dim)]):
             return self.pick(dim, 0)
         shape = self.shape[:dim] + self.shape[dim + 1 :]
         at = {out_axis(k): out_axis(k if k < dim else k - 1) for k in range(self.rank)}
@@ -592,8 +490,8 @@ class Tensor:
         """
         shape = tuple(shape)
         indices = [i.expand(shape) for i in indices]
-        known = {f"@{k}": i.known for k, i in enumerate(indices)}
-        if all(i is not None for i in known.values()):
+        known = {f"@{k}": x for k, i in enumerate(indices) if (x := i.known) is not None}
+        if len(known) == len(indices):
             extents = self.graph.extents(shape)
             return self.viewed(shape, [i.substitute(known, extents) for i in at])
         base = self.copy() if self.view.guard else self
@@ -621,39 +519,6 @@ class Tensor:
         return self.graph.emit("Scatter", reads, self.shape, self.dtype, attrs)
 
 
-def scalar_of(value: Scalar, dtype: DType) -> Scalar:
-    """A Python number as the kind that `dtype` has; integers wrap as they do in memory.
-
-    Raises:
-        HlirError: for a fractional number where an integer is needed.
-    """
-    if dtype == BOOL:
-        return bool(value)
-    if dtype.is_float:
-        return float(value)
-    if int(value) != value:
-        raise HlirError(f"{value!r} is not a value of {dtype}")
-    low = 0 if dtype.kind == "uint" else -(1 << (dtype.bits - 1))
-    return (int(value) - low) % (1 << dtype.bits) + low
-
-
-def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The common shape, dims aligned at the end.
-
-    Raises:
-        HlirError: when two sizes differ and neither is 1.
-    """
-    out: list[Dim] = [1] * max((len(s) for s in shapes), default=0)
-    for shape in shapes:
-        lead = len(out) - len(shape)
-        for k, n in enumerate(shape, lead):
-            if _is_one(out[k]):
-                out[k] = n
-            elif not _is_one(n) and n != out[k]:
-                raise HlirError(f"shapes {', '.join(map(str, shapes))} do not broadcast")
-    return tuple(out)
-
-
 def _index_arithmetic(op: str, a: Tensor, b: Tensor) -> Index | None:
     """The sum, multiple, or remainder of two known index expressions, where it is one."""
     x, y = (
@@ -679,51 +544,3 @@ def _index_order(op: str, a: Tensor, b: Tensor) -> bool | None:
     if high < 0:
         return True
     return False if low >= 0 else None
-
-
-def _is_one(dim: Dim) -> bool:
-    return isinstance(dim, int) and dim == 1
-
-
-def _axes(shape: Sequence[Dim]) -> tuple[Index, ...]:
-    """The axis of each dim; the axis of a dim of size 1 is 0."""
-    return tuple(
-        Index() if _is_one(n) else Index.axis(out_axis(k)) for k, n in enumerate(shape)
-    )
-
-
-def _identity(shape: Sequence[Dim]) -> View:
-    return View(_axes(shape))
-
-
-def _regroup(old: Shape, new: Shape) -> list[Index]:
-    """`regroup`, with symbolic dims only where both shapes have the same one."""
-    out: list[Index] = []
-    olds, news = _runs(old), _runs(new)
-    if [s for _, s in olds] != [s for _, s in news]:
-        raise HlirError(
-            f"cannot reshape {old} into {new}: symbolic dims are split or merged",
-            fix="capture with fixed sizes there; dynamic reshapes are not supported yet",
-        )
-    base = 0
-    for (a, symbol), (b, _) in zip(olds, news):
-        shifted = {out_axis(k): out_axis(k + base) for k in range(len(b))}
-        out += [i.rename(shifted) for i in regroup(a, b)]
-        base += len(b)
-        if symbol is not None:
-            out.append(Index.axis(out_axis(base)))
-            base += 1
-    return out
-
-
-def _runs(shape: Shape) -> list[tuple[list[int], Dim | None]]:
-    """Runs of fixed dims, each with the symbolic dim that ends it (None at the end)."""
-    runs: list[tuple[list[int], Dim | None]] = []
-    run: list[int] = []
-    for n in shape:
-        if isinstance(n, int):
-            run.append(n)
-        else:
-            runs.append((run, n))
-            run = []
-    return [*runs, (run, None)]
