@@ -1,0 +1,128 @@
+"""Reductions, scans and softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from luminal_lab.hlir.dtypes import BOOL, I64
+from luminal_lab.hlir.functional.elementary import LOG2_E, log
+from luminal_lab.hlir.functional.logic import INF, isinf, isnan, not_, ordered
+from luminal_lab.hlir.functional.precision import in_wide, wide
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.tensor import Tensor
+from luminal_lab.hlir.view import out_axis
+
+
+def sum_(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """Sum with a float32 accumulator for 16-bit floats; bool must be cast before."""
+    return wide(x).sum(*dims, keepdim=keepdim).cast(x.dtype)
+
+
+def amax(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """Maximum over dims, NaN wins."""
+    return x.max(*dims, keepdim=keepdim)
+
+
+def amin(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """Minimum over dims as the maximum of a value that falls as x grows."""
+    if x.dtype == BOOL:
+        return not_(amax(not_(x), dims, keepdim))
+    if x.dtype.is_float:
+        return -amax(-x, dims, keepdim)
+    return -amax(-x - 1, dims, keepdim) - 1  # -x - 1 does not overflow
+
+
+def count(x: Tensor, dims: Sequence[int]) -> int:
+    """Number of elements under a reduction over `dims`.
+
+    Raises:
+        TypeError: when one of the dims is symbolic.
+    """
+    return math.prod(int(x.shape[x.dim(d)]) for d in dims) if x.rank else 1
+
+
+@in_wide
+def mean(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """Arithmetic mean."""
+    n = count(x, dims)
+    return x.sum(*dims, keepdim=keepdim) * (1.0 / n if n else math.nan)
+
+
+def moments(x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+    """Variance and mean over dims, dims kept; `x` is wide."""
+    n = count(x, dims)
+    m = mean(x, dims, keepdim=True)
+    d = x - m
+    over = max(n - correction, 0)
+    return (d * d).sum(*dims, keepdim=True) * (1.0 / over if over else INF), m
+
+
+def argmax(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """Index of the first maximum over a dim; the first NaN where there is one."""
+    best = x.max(dim, keepdim=True)
+    hit = not_(x < best)
+    if x.dtype.is_float:
+        hit = hit * (isnan(x) + ordered(best))
+    dim = x.dim(dim)
+    n = x.shape[dim] if x.rank else 1
+    last = Index.num(n - 1)
+    place = x.graph.iota(last - Index.axis(out_axis(dim)) if x.rank else Index(), x.shape)
+    return hit.where(place, -1).max(dim, keepdim=keepdim) * -1 + (n - 1)
+
+
+def argmin(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """Index of the first minimum over a dim; the first NaN where there is one."""
+    if x.dtype == BOOL:
+        return argmax(not_(x), dim, keepdim)
+    return argmax(-x if x.dtype.is_float else -x - 1, dim, keepdim)
+
+
+def cumulative_sum(x: Tensor, dim: int) -> Tensor:
+    """Sums of all elements up to each one, as a masked sum (quadratic in the extent)."""
+    if not x.rank:
+        return x
+    dim, n = x.dim(dim), x.shape[x.dim(dim)]
+    w = wide(x)
+    axes = [Index.axis(out_axis(k)) for k in range(x.rank)]
+    shape = (*x.shape, n)  # (…, n, …, j)
+    if n == 1:
+        return x
+    at = list(axes)
+    at[dim] = Index.axis(out_axis(x.rank))
+    at = [Index() if shape[k] == 1 else i for k, i in enumerate(at)]
+    spread = w.viewed(shape, at)
+    j = x.graph.iota(Index.axis(out_axis(x.rank)), shape, I64)
+    i = x.graph.iota(axes[dim] + 1, shape, I64)
+    return (j < i).where(spread, 0).sum(-1).cast(x.dtype)
+
+
+# ---------------------------------------------------------------------- softmax
+def softmax(x: Tensor, dim: int) -> Tensor:
+    """exp(x - max) / sum exp(x - max) over a dim."""
+    e, s, _ = softmax_parts(wide(x), dim)
+    return (e * s.unary("Recip")).cast(x.dtype)
+
+
+def softmax_parts(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(x - max), its sum, and the maximum, over a dim that is kept; `x` is wide."""
+    m = x.max(dim, keepdim=True)
+    e = ((x - m) * LOG2_E).unary("Exp2")
+    return e, e.sum(dim, keepdim=True), m
+
+
+def log_softmax(x: Tensor, dim: int) -> Tensor:
+    """X - max - log(sum exp(x - max)) over a dim."""
+    w = wide(x)
+    _, s, m = softmax_parts(w, dim)
+    return (w - m - log(s)).cast(x.dtype)
+
+
+def logsumexp(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """log(sum(exp x)); an infinite maximum is not subtracted, as in PyTorch."""
+    w = wide(x)
+    m = w.max(*dims, keepdim=True)
+    m = isinf(m).where(0.0, m)
+    s = ((w - m) * LOG2_E).unary("Exp2").sum(*dims, keepdim=True)
+    out = log(s) + m
+    return (out if keepdim else out.squeeze(*dims)).cast(x.dtype)
