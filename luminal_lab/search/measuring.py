@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BATCH = 8  # jobs whose inputs are in memory at once
 _LARGEST = 2 << 30  # bytes of a kernel's buffers that are still measured
+_DOUBT = 1.5  # a kernel that takes so many times its prediction is measured again
+_AGAIN = 2  # times at most
 _HOT = 0.03  # part of a region's time above which more schedules of a kernel are tried
 
 
@@ -36,6 +38,7 @@ class _Known:
         share: The largest part of a candidate's predicted time that it takes.
         tried: What was measured, by schedule: `(schedule, measurement)`, the default first.
         rule: The rule that is to blame when it is wrong.
+        new: Whether it was measured now, and not remembered.
     """
 
     step: Step
@@ -43,6 +46,13 @@ class _Known:
     share: float
     tried: list[tuple[Any, Measurement]] = field(default_factory=list)
     rule: str = ""
+    new: bool = False
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether its time may be another program's doing."""
+        seconds = self.best[1].median if self.best else None
+        return self.new and seconds is not None and seconds > _DOUBT * self.step.seconds
 
     @property
     def best(self) -> tuple[Any, Measurement] | None:
@@ -118,6 +128,9 @@ class Measurer:
             if hot and not isinstance(k.step.kernel, LibraryKernel) and self.schedules > 1:
                 more += [(k, s) for s in self._others(k)]
         self._measure(more, deadline, progress)
+        for _ in range(_AGAIN):
+            again = [(k, k.best[0]) for k in fresh if k.doubtful and k.share >= _HOT and k.best]
+            self._measure(again, deadline, progress, again=True)
         for k in fresh:
             if k.best is None and any(m.reason in ("wrong", "nan") for _, m in k.tried):
                 k.rule = self._verifier(k.region).blame(k.step)
@@ -130,11 +143,15 @@ class Measurer:
             return []
 
     def _measure(
-        self, plan: list[tuple[_Known, Any]], deadline: float | None, progress: Progress
+        self,
+        plan: list[tuple[_Known, Any]],
+        deadline: float | None,
+        progress: Progress,
+        again: bool = False,
     ) -> None:
         todo: list[tuple[_Known, Any]] = []
         for k, schedule in plan:
-            found = _too_large(k.step) or self._remembered(k, schedule)
+            found = None if again else _too_large(k.step) or self._remembered(k, schedule)
             if found is not None:
                 k.tried.append((schedule, found))
             else:
@@ -146,8 +163,11 @@ class Measurer:
             batch = todo[start : start + _BATCH]
             jobs = [self._job(k, s) for k, s in batch]
             for (k, schedule), measurement in zip(batch, self.target.measure(jobs)):
+                known = k.best
                 k.tried.append((schedule, measurement))
-                self._remember(k, schedule, measurement)
+                k.new = True
+                if not again or k.best is not known:  # a slower repetition says nothing
+                    self._remember(k, schedule, measurement)
                 done += 1
                 progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
 

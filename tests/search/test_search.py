@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,26 @@ def test_the_second_search_measures_nothing(block, tmp_path):
         second = search(block, Budget("quick"), target=target, database=database)
         assert target.measured == []
         assert second.best.name == first.best.name
+
+
+def test_a_time_that_is_much_longer_than_predicted_is_taken_again(attention):
+    target = FakeTarget()
+    quiet = target.measure
+
+    def noisy(jobs, **options):
+        for m in quiet(jobs, **options):
+            first = sum(j.kernel == target.measured[-1].kernel for j in target.measured) <= 2
+            yield replace(m, seconds=tuple(s * (20 if first else 1) for s in m.seconds))
+
+    target.measure = noisy
+    with Database(":memory:") as database:
+        result = search(attention, Budget("quick"), target=target, database=database)
+        row = result.rows[0]
+        assert row.measured == pytest.approx(row.predicted, rel=1e-6)
+        count = len(target.measured)
+        again = search(attention, Budget("quick"), target=target, database=database)
+        assert len(target.measured) == count
+        assert again.rows[0].measured == row.measured
 
 
 def test_an_interrupt_while_measuring_keeps_what_was_found(block):
