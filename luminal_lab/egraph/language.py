@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.ops import BINARY, UNARY
 
+MEMORY = "@"  # among what a value is free in: the contents of tensors
 _CODE = 1 << 20  # a provenance stamp is iteration * _CODE + rule
 FRESH = 1 << 40  # added to the rule while the iteration is not known yet
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from luminal_lab.egraph.encode import Encoding, Term
+from luminal_lab.egraph.language import MEMORY
 from luminal_lab.egraph.steps import is_gathered
 
 
@@ -38,7 +39,8 @@ def _commands(encoding: Encoding) -> Iterator[str]:
             yield from tensors(term.children[0] + 1)
         yield f"(set (nid {v}) {_value(term)})"
         if term.op == "LoadAt":
-            yield f"(set (free (nid {v})) {_set(sorted(free_axes(encoding, v)))})"
+            depends = [*sorted(free_axes(encoding, v)), MEMORY]
+            yield f"(set (free (nid {v})) {_set(depends)})"
     yield from tensors(len(encoding.tensors))
     for a, b in encoding.unions:
         yield f"(union (nid {a}) (nid {b}))"

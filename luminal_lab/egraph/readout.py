@@ -13,7 +13,7 @@ from typing import Any
 from luminal_lab.egraph.egraph import ENCODED, EClass, ENode
 from luminal_lab.egraph.encode import Encoding
 from luminal_lab.egraph.gemm import Stored, gemm_form
-from luminal_lab.egraph.language import SIGNATURES, unstamp
+from luminal_lab.egraph.language import MEMORY, SIGNATURES, unstamp
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.hlir.dtypes import DTYPES
@@ -148,7 +148,7 @@ def read_classes(
     tid: dict[int, int] = {row[0]: row[1] for row in tables.get("tid", ())}
     order = _order(members, [nid[n] for n in sorted(nid)], [tid[n] for n in sorted(tid)])
     new = {old: k for k, old in enumerate(order)}
-    free = {row[0]: frozenset(row[1]) for row in tables.get("free", ())}
+    free = {row[0]: frozenset(row[1]) - {MEMORY} for row in tables.get("free", ())}
     dtypes = {row[0]: row[1] for row in (*tables.get("dtype", ()), *tables.get("stores", ()))}
     shapes: dict[int, tuple[int, ...]] = {}
     for n, c in sorted(tid.items()):

@@ -33,6 +33,11 @@ EXPLODING = """
 """
 
 
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return (x * 2.0 * 0.5).sum(1)
+
+
 def chain(terms: int) -> Hlir:
     """A sum of many terms: associativity and commutativity explode on it."""
 
@@ -223,6 +228,14 @@ def test_an_explosion_ends_in_a_reported_stop() -> None:
 def test_built_in_rules_do_not_explode_on_a_long_sum() -> None:
     egraph = saturate(chain(40))
     assert egraph.size < 2000
+
+
+def test_constants_are_collected_and_never_factored() -> None:
+    # 1 = 2*0.5 must not become 4*0.25 and so on: the class of x would then multiply without end.
+    hlir = capture(Scaled(), (torch.randn(4, 8),))
+    egraph = saturate(hlir)
+    assert egraph.parts[0].report.stopped == "saturated"
+    assert egraph.size < 40
 
 
 def test_running_out_of_memory_keeps_what_was_reached() -> None:
