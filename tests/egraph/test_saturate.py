@@ -231,7 +231,7 @@ def test_built_in_rules_do_not_explode_on_a_long_sum() -> None:
 
 
 def test_constants_are_collected_and_never_factored() -> None:
-    # 1 = 2*0.5 must not become 4*0.25 and so on: the class of x would then multiply without end.
+    # 1 = 2*0.5 must not become 4*0.25 and so on: the class of x would grow without end.
     hlir = capture(Scaled(), (torch.randn(4, 8),))
     egraph = saturate(hlir)
     assert egraph.parts[0].report.stopped == "saturated"
