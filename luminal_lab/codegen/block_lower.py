@@ -146,7 +146,9 @@ class _Lower:
                 continue
             axis = self._next_axis(left, bound, done)
             group = [
-                s for s in left if self._first(s, bound) == axis and self._fits(s, axis, done)
+                s
+                for s in left
+                if self._first(s, bound) == axis and self._fits(s, axis, bound, done)
             ]
             nodes.extend(self._loop(axis, group, bound, frozenset(done)))
             for s in group:
@@ -187,14 +189,22 @@ class _Lower:
             stack.extend(self._missing(s, done))
         return sorted(out.values(), key=lambda s: self.order[id(s)])
 
-    def _fits(self, s: Stmt, axis: str, done: Iterable[str]) -> bool:
-        """Whether what a statement still needs can be computed inside a loop over `axis`."""
-        return all(axis in d.axes and self._fits(d, axis, done) for d in self._missing(s, done))
+    def _fits(self, s: Stmt, axis: str, bound: frozenset[str], done: Iterable[str]) -> bool:
+        """Whether what a statement still needs can be computed inside a loop over `axis`.
+
+        It can where it depends on the axis, and where loops further inside compute it anyway.
+        """
+        return all(
+            axis not in d.over
+            and (axis in d.axes or any(a in d.axes for a in self._pending(d, bound)))
+            and self._fits(d, axis, bound, done)
+            for d in self._missing(s, done)
+        )
 
     def _next_axis(self, left: list[Stmt], bound: frozenset[str], done: set[str]) -> str:
         for s in left:
             axis = self._first(s, bound)
-            if axis is not None and self._fits(s, axis, done):
+            if axis is not None and self._fits(s, axis, bound, done):
                 return axis
         raise ScheduleError(
             f"no loop over one of {self.loops} can compute {left[0].name}: its operands need "

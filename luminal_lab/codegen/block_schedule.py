@@ -188,9 +188,10 @@ def _roles(body: Body) -> _Roles:
         elif s.over and (axis := _pick(s.over, s, body)):
             roles.reduced.setdefault(axis)
     wide = {*roles.row_col, *roles.depth, *roles.reduced}
+    kept = frozenset().union(*(s.axes for s in body.stmts if s.over))
     most = max((_extent(s, body) for s in body.stmts if s.over), default=0)
     for s in body.stmts:
-        if s.kind == "store" and 8 * _extent(s, body) <= most:
+        if s.kind == "store" and 8 * _extent(s, body) <= most and s.axes <= kept:
             continue  # what is written is small beside what is read
         lane = [a for a in sorted(s.space) if body.extents[a] > 1 and _stride(s, a) == 1]
         if s.kind == "store" and not lane:
