@@ -303,7 +303,7 @@ def mathematics(candidate: Candidate) -> list[Html]:
 def kernel_table(candidate: Candidate) -> Html:
     """One row per kernel: what it does, what it moves, what it is predicted to take."""
     frame = candidate.table()
-    total = float(frame["total_us"].sum()) if candidate.predicted else 0.0
+    total = sum(frame["total_us"].tolist()) if candidate.predicted else 0.0
     rows = []
     for row, kernel in zip(frame.to_dict("records"), candidate.kernels):
         each, whole = row["predicted_us"] / 1e6, row["total_us"] / 1e6
@@ -367,7 +367,12 @@ def difference(a: Candidate, b: Candidate) -> Figure:
                 scroll(draw(diagram(one)), label=f"kernels of {one.name}", tall=True),
             )
         )  # fmt: skip
-    texts = ["\n".join(f"k{k} {describe(x)}\n  {mathematics_of(x, first_bind(one, k))}"
-                       for k, x in enumerate(one.kernels)) for one in (a, b)]  # fmt: skip
-    lines = diff.side_by_side(*texts, a.name, b.name)
+    lines = diff.side_by_side(_formulas(a), _formulas(b), a.name, b.name)
     return Figure(fragment(card("Two candidates", columns(*sides), lines)), a.diff(b))
+
+
+def _formulas(candidate: Candidate) -> str:
+    return "\n".join(
+        f"k{k} {describe(kernel)}\n  {mathematics_of(kernel, first_bind(candidate, k))}"
+        for k, kernel in enumerate(candidate.kernels)
+    )

@@ -138,7 +138,7 @@ def growth_svg(egraph: EGraph, *, standalone: bool = False) -> Html:
 def leaderboard(egraph: EGraph) -> Html:
     """One row per rule that matched: its law, what it did, where it stands."""
     frame = egraph.table()
-    most = float(frame["new e-nodes"].max() or 1) if len(frame) else 1.0
+    most = max(frame["new e-nodes"].tolist(), default=0) or 1
     source = {r.name: r for r in egraph.rules}
     rows = []
     for r in frame.to_dict("records"):

@@ -205,8 +205,8 @@ def page(title: str, *children: object) -> Html:
             "body{margin:0}body.ll{padding:28px max(20px,calc(50vw - 620px)) 60px}</style>"
         ),
     )
-    return Html("<!DOCTYPE html>\n") + el("html", head, el("body", *children, class_="ll"),
-                                          lang="en")  # fmt: skip
+    document = el("html", head, el("body", *children, class_="ll"), lang="en")
+    return join([Html("<!DOCTYPE html>"), document], "\n")
 
 
 @dataclass(frozen=True)

@@ -180,14 +180,14 @@ def _ceilings(profile: Profile) -> list[tuple[str, float | None, float]]:
 
 def _lines(profile: Profile) -> list[tuple[str, list[tuple[float, float]]]]:
     intensities = [i for _, i, _ in _points(profile)] or [1.0]
-    ridge = profile.machine.dot_flops / profile.machine.bandwidth
-    low, high = min(*intensities, ridge) / 4, max(*intensities, ridge) * 4
+    ridges = [limit / rate for _, rate, limit in _ceilings(profile) if rate is not None]
+    low, high = min(*intensities, *ridges) / 4, max(*intensities, *ridges) * 4
     out = []
     for name, bandwidth, limit in _ceilings(profile):
         if bandwidth is None:
             out.append((name, [(low, limit), (high, limit)]))
         else:
-            end = min(limit / bandwidth, high)  # the ridge, where both ceilings meet
+            end = limit / bandwidth  # the ridge, where both ceilings meet
             out.append((name, [(low, low * bandwidth), (end, end * bandwidth)]))
     return out
 

@@ -210,6 +210,16 @@ def test_executable(one_pass):
     assert HOSTILE in shown
 
 
+def test_ceilings_run_from_left_to_right_and_meet(profile):
+    figure = profile_view.roofline(profile)
+    lines = {t.name: (t.x, t.y) for t in figure.data if t.mode == "lines"}
+    flat = next(y for name, (_, y) in lines.items() if name.startswith("products"))
+    for name, (x, y) in lines.items():
+        assert x[0] < x[1]
+        if name.startswith(("memory", "last-level")):
+            assert y[0] < y[1] == pytest.approx(flat[0])
+
+
 def test_profile(profile):
     shown = check_html(profile_view.to_html(profile))
     assert HOSTILE in shown
