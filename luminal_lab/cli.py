@@ -170,12 +170,13 @@ def _capture(options: argparse.Namespace) -> None:
 def _saturate(options: argparse.Namespace) -> None:
     egraph = _stage(options, "egraph")
     _show(egraph, options)
-    print(egraph.table().to_string())
+    table = egraph.table()
+    print(table[table.matches > 0].to_string(index=False))
 
 
 def _search(options: argparse.Namespace) -> None:
     result = _stage(options, "result")
-    print(result.table().to_string())
+    print(result.table().head(16).to_string(index=False))
     _show(result, options)
 
 
@@ -193,7 +194,8 @@ def _profile(options: argparse.Namespace) -> None:
 
     candidate = _stage(options, "candidate")
     exe = ll.build(candidate, progress=True)
-    profile = ll.profile(exe, exe.example_args(seed=0))
+    args, kwargs = exe.example_inputs(options.seed)
+    profile = ll.profile(exe, args, kwargs=kwargs)
     print(profile.table().to_string())
     _show(profile, options)
 
@@ -206,7 +208,7 @@ def _rules(_: argparse.Namespace) -> None:
 
 
 def _doctor(_: argparse.Namespace) -> None:
-    from luminal_lab.runtime import doctor
+    from luminal_lab.runtime.report import doctor
 
     print(doctor())
 

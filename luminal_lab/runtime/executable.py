@@ -365,6 +365,24 @@ class Executable:
         )
         return "\n".join(lines)
 
+    def example_inputs(self, seed: int = 0) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Random inputs that it can be called with, to time it or to try it.
+
+        Arguments:
+            seed: The same seed gives the same tensors.
+
+        Returns:
+            Positional and keyword inputs: small finite floats, indices in bounds; an input that
+            is not a tensor is None.
+        """
+        from luminal_lab.search.inputs import search_inputs
+
+        made = search_inputs(self.hlir, self.hlir.weights, seed)
+        leaves: list[Any] = [None] * self.signature.count
+        for argument in self._arguments:
+            leaves[argument.position] = made[argument.name]
+        return self.signature.structure(leaves)
+
     def save(self, path: str | Path) -> None:
         """Write the program with its weights and the candidate, in one file.
 

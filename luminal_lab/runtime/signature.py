@@ -84,6 +84,15 @@ class Signature:
             fix="pass the inputs as they were passed to capture",
         )
 
+    def structure(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword inputs from inputs by position: `flatten` undone."""
+        if self.in_spec is None:
+            return tuple(leaves), {}
+        from torch.utils._pytree import tree_unflatten
+
+        args, kwargs = tree_unflatten(list(leaves), self.in_spec)
+        return tuple(args), dict(kwargs)
+
     def unflatten(self, outputs: list[Any]) -> Any:
         """The user's outputs in the module's structure; a tuple for a flat program."""
         if self._single:
