@@ -123,7 +123,8 @@ def plot(
     x_ticks = nice_ticks(min(xs), max(xs), x)
     y_ticks = nice_ticks(0.0 if zero else min(ys), max(ys), y, wanted=4)
     left = 16 + max(len(y.show(t)) for t in y_ticks) * CHAR * 0.92 + 18
-    top, right, bottom = 12.0, 18.0, 44.0
+    right = max(18.0, len(x.show(x_ticks[-1])) * CHAR * 0.46 + 4)  # half the last label
+    top, bottom = 12.0, 44.0
     to_x = _Scale(x_ticks[0], x_ticks[-1], left, width - right, x.log)
     to_y = _Scale(y_ticks[0], y_ticks[-1], height - bottom, top, y.log)
     body: list[object] = []

@@ -64,7 +64,7 @@ def cut(path: str, depth: int) -> str:
 
 
 def groups(hlir: Hlir, nodes: Sequence[int], depth: int) -> list[Group]:
-    """The groups at one depth, in order of their first node; equal layers folded."""
+    """The groups at one depth, equal layers folded, in the order in which they are finished."""
     by_path: dict[str, list[int]] = {}
     for n in nodes:
         by_path.setdefault(cut(hlir.nodes[n].source.module, depth), []).append(n)
@@ -74,7 +74,8 @@ def groups(hlir: Hlir, nodes: Sequence[int], depth: int) -> list[Group]:
         pattern = _NUMBER.sub("*", path)
         key = (pattern, shape) if pattern != path else (path,)
         folded.setdefault(key, []).append(path)
-    return [Group(ps[0], tuple(by_path[ps[0]]), tuple(ps)) for ps in folded.values()]
+    found = [Group(ps[0], tuple(by_path[ps[0]]), tuple(ps)) for ps in folded.values()]
+    return sorted(found, key=lambda g: g.nodes[-1])
 
 
 def best_depth(hlir: Hlir, nodes: Sequence[int], limit: int) -> int | None:

@@ -147,7 +147,12 @@ def diagram(hlir: Hlir, depth: int | None, only: Sequence[int] | None = None) ->
     if any("×" in boxes[k].label for k in boxes) and depth is not None:
         # What one copy hands to the next would run backwards through every box in between.
         at = {b.key: k for k, b in enumerate(everything)}
-        arrows = {k: a for k, a in arrows.items() if at[a.tail] < at[a.head]}
+        many = {k for k, b in boxes.items() if "×" in b.label}
+        arrows = {
+            k: a
+            for k, a in arrows.items()
+            if at[a.tail] < at[a.head] or not many.issuperset((a.tail, a.head))
+        }
         note += "; a box with ×n stands for n equal layers, each fed by the one before"
     return Diagram(
         f"Graph of {hlir.name}: {units.plural(len(members), 'node')}",

@@ -53,11 +53,7 @@ def body(result: Result, with_best: bool = True) -> list[Html]:
 def candidate_table(result: Result) -> Html:
     """One row per listed candidate of each region; the winner of a region is emphasised."""
     winners = _winners(result)
-    fastest: dict[int, float] = {}
-    for r in result.rows:
-        best = fastest.get(r.region)
-        time = _time(r)
-        fastest[r.region] = time if best is None else min(best, time)
+    ratio = _ratios(result)
     rows = [
         [
             f"{r.region} ×{r.instances}" if r.instances > 1 else str(r.region),
@@ -68,10 +64,10 @@ def candidate_table(result: Result) -> Html:
             f"{units.seconds(r.measured)} ± {units.seconds(r.iqr)}"
             if r.measured is not None
             else None,
-            f"{_time(r) / fastest[r.region]:.2f}×" if fastest[r.region] else None,
+            None if ratio[k] is None else f"{ratio[k]:.2f}×",
             _status(r, r in winners),
         ]
-        for r in result.rows
+        for k, r in enumerate(result.rows)
     ]
     head = [("region", "num"), ("rank", "num"), "genome", ("kernels", "num"),
             ("predicted", "num"), ("measured", "num"), ("to the fastest", "num"),
@@ -83,6 +79,18 @@ def candidate_table(result: Result) -> Html:
 
 def _time(row: Row) -> float:
     return row.measured if row.measured is not None else row.predicted
+
+
+def _ratios(result: Result) -> list[float | None]:
+    """Each row's time over the fastest of its region; measured is compared with measured."""
+    out: list[float | None] = []
+    for r in result.rows:
+        left = [x for x in result.rows if x.region == r.region and x.status != "rejected"]
+        timed = [x.measured for x in left if x.measured is not None]
+        time = r.measured if timed else r.predicted
+        best = min(timed or [x.predicted for x in left], default=0.0)
+        out.append(time / best if time is not None and best else None)
+    return out
 
 
 def _winners(result: Result) -> list[Row]:
