@@ -159,7 +159,7 @@ result
 # and a close rival may win there. To tell you the same story every time, the rest of this
 # notebook takes the candidate that the cost model ranks first.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 best = result.candidates[0]
 print(len(best.kernels), "kernel")
 
@@ -181,7 +181,7 @@ derivation(egraph, best)
 # "a sum of exponentials relative to a maximum", which `online` turns into one pass each. They
 # share the running maximum, so they share the loop. That is FlashAttention, and nobody told it.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from luminal_lab.views.steps import derive
 
 rules = {step.rule for step in derive(egraph, best).steps}
