@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from luminal_lab.codegen.block_bounds import loop_bounds
 from luminal_lab.codegen.block_schedule import LIMIT, Sides, sides
@@ -253,7 +254,7 @@ class _Lower:
         if s.kind == "online":
             return self._step_online(s)
         dot = self._matrix(s.value, s) is not None
-        return [Accumulate(self.open[s.name], s.op, s.value, dot=dot)]
+        return [Accumulate(self.open[s.name], _kind(s), s.value, dot=dot)]
 
     def _end(self, s: Stmt) -> list[Node]:
         """Close a reduction."""
@@ -263,7 +264,7 @@ class _Lower:
         if acc == s.name:
             return []
         self._local(s.name, s.axes, s.dtype)
-        return [Fold(s.name, s.op, acc)]
+        return [Fold(s.name, _kind(s), acc)]
 
     def _lanes(self, s: Stmt) -> tuple[tuple[str, int], ...]:
         """Axes whose points are kept apart until the loop ends: one fold instead of many."""
@@ -366,6 +367,10 @@ class _Lower:
     def _ref(self, name: str) -> Value:
         local = self.locals[name]
         return ref(name, local.axes, local.dtype)
+
+
+def _kind(s: Stmt) -> Literal["add", "max"]:
+    return "add" if s.op == "add" else "max"
 
 
 def _less(a: Value, b: Value) -> Value:

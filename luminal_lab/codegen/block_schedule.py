@@ -139,9 +139,8 @@ def _axis_order(body: Body) -> list[str]:
     """All axes: those of the largest store by stride, then the others as they appear."""
     out: dict[str, None] = {}
     for s in body.stores():
-        index = s.index
-        assert index is not None
-        ordered = sorted(s.axes, key=lambda a: (-(abs(index.coef(a)) or 1 << 62), a))
+        stride = {a: abs(s.index.coef(a)) if s.index is not None else 0 for a in s.axes}
+        ordered = sorted(s.axes, key=lambda a: (-(stride[a] or 1 << 62), a))
         out.update(dict.fromkeys(ordered))
     for s in body.stmts:
         out.update(dict.fromkeys(sorted(s.axes)))
