@@ -399,7 +399,7 @@ for _name, _value in _FILLS.items():
 @lowers("full.default", "full_like.default", "new_full.default", "fill.Scalar", "fill.Tensor")
 def _full(call: Call, *args: Any, **kwargs: Any) -> Tensor:
     position = 2 if call.target == "new_full.default" else 1
-    value = (
+    value: Any = (
         args[position]
         if len(args) > position
         else kwargs.get("fill_value", kwargs.get("value"))

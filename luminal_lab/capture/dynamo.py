@@ -120,7 +120,8 @@ def decompositions() -> dict[Any, Any]:
     table = dict(core_aten_decompositions().items())
     for name in WHOLE:
         packet, overload = name.split(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet, None), overload, None), None)
+        op: Any = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        table.pop(op, None)
     return table
 
 

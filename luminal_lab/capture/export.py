@@ -84,8 +84,8 @@ def capture(
         else:
             name = getattr(module_or_fn, "__name__", name)
             owner = _as_module(module_or_fn)
-        inputs = _distinct((tuple(args), dict(kwargs or {})))
-        program = _export(owner, *inputs, dynamic_shapes)
+        own_args, own_kwargs = _distinct((tuple(args), dict(kwargs or {})))
+        program = _export(owner, own_args, own_kwargs, dynamic_shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(decompositions())
