@@ -30,6 +30,7 @@ def in_wide(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def representable(value: Scalar, dtype: DType) -> bool:
     """Whether a number survives a trip through `dtype`.
 
+    >>> from luminal_lab.hlir.dtypes import DTYPES
     >>> representable(0.5, DTYPES["bf16"]), representable(0.1, DTYPES["bf16"])
     (True, False)
     """
