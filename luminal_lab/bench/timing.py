@@ -131,7 +131,8 @@ class Comparison:
 
     def text(self) -> str:
         """A line per contestant."""
-        lines = [f"{self.workload}  (floor {self.floor * 1e3:.3f} ms)"]
+        floor = f"  (floor {self.floor * 1e3:.3f} ms)" if self.floor else ""
+        lines = [f"{self.workload}{floor}"]
         first = self._names[0]
         for row in self.rows():
             error = "" if row["error"] is None else f"  error {row['error']:.1e}"
