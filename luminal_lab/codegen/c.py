@@ -8,10 +8,10 @@ once per unrolled point and vector of its block. All file-scope names begin with
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 
 from luminal_lab.codegen import terms
+from luminal_lab.codegen.c_names import Names
 from luminal_lab.codegen.c_prelude import C_TYPE
 from luminal_lab.codegen.c_values import (
     TYPES,
@@ -72,8 +72,7 @@ class _Renderer:
         self.blocks: dict[str, Block] = {}
         self.origins: dict[str, str] = {}
         self.declared: list[set[str]] = []
-        self.names: dict[str, str] = {}
-        self.used: set[str] = set()
+        self.names = Names(entry)
         self.register_vectors = self._find_register_vectors()
         self._lay_out()
 
@@ -138,29 +137,6 @@ class _Renderer:
         self.counter += 1
         return f"v{self.counter}"
 
-    def name(self, raw: str) -> str:
-        """A C identifier for a local, buffer or loop variable."""
-        if raw not in self.names:
-            text = re.sub(r"\W", "_", raw.replace("%", "").replace("'", "_"))
-            text = text if re.match(r"[a-zA-Z]", text) else "x" + text
-            if re.fullmatch(r"v\d+|q|b|ctx|lo|hi|p|W|v[a-z]+|int|long|float|double|char|if|do|for",
-                            text):  # fmt: skip
-                text += "_"
-            while text in self.used:
-                text += "_"
-            self.used.add(text)
-            self.names[raw] = text
-        return self.names[raw]
-
-    def local_name(self, name: str, where: tuple[int, ...]) -> str:
-        """The C variable of one point of a register local."""
-        suffix = (
-            "".join(f"_{k}" for k in where if True)
-            if any(where)
-            else "".join("_0" for _ in where)
-        )
-        return self.name(name) + suffix
-
     # ------------------------------------------------------------------ the whole
 
     def source(self) -> KernelSource:
@@ -216,10 +192,6 @@ class _Renderer:
         params = (*program.reads, *program.writes)
         lines = []
         base = f"b[{len(params) + len(self.packs)}]"
-        if any(
-            not is_local(n) or program.locals[n].space in ("shared", "thread") for n in used
-        ):
-            pass
         for n in used:
             if not is_local(n):
                 c = C_TYPE[program.buffers[n].dtype.name]
@@ -227,22 +199,22 @@ class _Renderer:
                 slot = params.index(n)
                 const = "" if n in program.writes else "const "
                 lines.append(
-                    f"{const}{c} *const restrict {self.name(n)} = ({const}{c} *)b[{slot}];"
+                    f"{const}{c} *const restrict {self.names.memory(n)} = ({const}{c} *)b[{slot}];"
                 )
                 continue
             local = program.locals[n]
             c = storage_type(local.dtype)
             if local.space == "shared":
                 lines.append(
-                    f"{c} *const restrict {self.name(n)} = ({c} *)({base} + {self.offsets[n]}L);"
+                    f"{c} *const restrict {self.names.memory(n)} = ({c} *)({base} + {self.offsets[n]}L);"
                 )
             elif local.space == "thread":
                 at = f"{base} + {self.shared + self.offsets[n]}L + ll_thread_index() * {self.private}L"
-                lines.append(f"{c} *const restrict {self.name(n)} = ({c} *)({at});")
+                lines.append(f"{c} *const restrict {self.names.memory(n)} = ({c} *)({at});")
             elif local.space == "build":
                 k = next(k for k, p in enumerate(self.packs) if p.name == n)
                 lines.append(
-                    f"{c} *const restrict {self.name(n)} = ({c} *)b[{len(params) + k}];"
+                    f"{c} *const restrict {self.names.memory(n)} = ({c} *)b[{len(params) + k}];"
                 )
         return "\n".join(lines)
 
@@ -287,7 +259,7 @@ class _Renderer:
         stride = total
         for k, ((lp, prefix), n) in enumerate(zip(levels, counts)):
             stride //= n
-            var = self.name(lp.var)
+            var = self.names.loop(lp.var)
             text = "p" if stride == 1 else f"p / {stride}"
             if k:
                 text = f"({text}) % {n}"
@@ -362,7 +334,7 @@ class _Renderer:
         """A shared loop inside a task: one body; a ragged last block has a run-time end."""
         outer = self.blocks.get(loop.axis)
         extent = self.program.extents[loop.axis]
-        var = self.name(loop.var)
+        var = self.names.loop(loop.var)
         start = outer.base if outer else "0"
         stop = outer.end if outer else str(extent)
         for bound in loop.lo:
@@ -385,7 +357,7 @@ class _Renderer:
         outer = self.blocks.get(loop.axis)
         extent, step = self.program.extents[loop.axis], loop.step
         base = outer.base if outer else "0"
-        var = self.name(loop.var)
+        var = self.names.loop(loop.var)
         size = outer.size if outer else extent
         aligned = outer.aligned if outer else 0
         if size is not None:
@@ -440,8 +412,8 @@ class _Renderer:
                 self.blocks,
                 self.emit,
                 self.fresh,
-                self.local_name,
-                self.name,
+                self.names.register,
+                self.names.memory,
                 self.origins,
                 self.register_vectors,
                 users=count_users(list(roots)),
@@ -508,10 +480,12 @@ class _Renderer:
             vector = self.register_vectors.get(local.name)
             if vector is not None:
                 e = printer.splat(e)
-            name = self.local_name(local.name, tuple(p.offsets.get(a, 0) for a in local.axes))
+            name = self.names.register(
+                local.name, tuple(p.offsets.get(a, 0) for a in local.axes)
+            )
             self.emit(f"{self._declare(local, name, vector is not None)} = {e.code};")
             return
-        self._put(storage(local.dtype), self.name(local.name), e, p, printer,
+        self._put(storage(local.dtype), self.names.memory(local.name), e, p, printer,
                   lambda q="": printer.local_address(local, p, q),
                   p.vector in local.axes, bool(local.layout) and local.layout[-1][0] == p.vector)  # fmt: skip
 
@@ -573,7 +547,7 @@ class _Renderer:
         printer.s.blocks = self.blocks  # type: ignore[misc]
         address = printer.local_address(local, Point({}))
         self.emit(
-            f"ll_put_{storage(local.dtype)}({self.name(local.name)} + {address}, {e.code});"
+            f"ll_put_{storage(local.dtype)}({self.names.memory(local.name)} + {address}, {e.code});"
         )
         for _ in range(opened):
             self.close()
@@ -582,7 +556,7 @@ class _Renderer:
     def _lane_name(self, local: Local, p: Point) -> str:
         where = tuple(p.offsets.get(a, 0) for a in local.axes)
         lanes = tuple(p.offsets.get(a, 0) for a, _ in local.lanes)
-        return self.local_name(local.name, (*where, *lanes))
+        return self.names.register(local.name, (*where, *lanes))
 
     def _assign(self, s: Assign, printer: ValuePrinter) -> None:
         local = self.program.locals[s.local]
@@ -602,7 +576,7 @@ class _Renderer:
                     isinstance(a, str) or p.vector not in a.inner.axes for a, _ in s.index.terms
                 )
             )
-            self._put(buffer.dtype.name, self.name(s.buffer), e, p, printer,
+            self._put(buffer.dtype.name, self.names.memory(s.buffer), e, p, printer,
                       lambda q="", p=p: printer.index(s.index, p, lane=q),
                       p.vector in s.index.axes, unit)  # fmt: skip
 
