@@ -371,8 +371,9 @@ class ValuePrinter:
         unit = terms.coefficient(v, p.vector) == 1
         if unit and not gathered and not clamp:
             return Expr(self._contiguous(store, f"{base} + {address()}", p), t, True)
-        if unit and not gathered and not any(a.startswith("@") for a in index.axes):
-            return self._edge(store, t, base, index, p, last)
+        if unit and not gathered:  # at an offset that may be outside, or is chosen by data
+            texts = [f"((long){a.code})" for a in args]
+            return self._edge(store, t, base, self.index(index, p, texts), p, last)
         named = []
         for a in args:  # lanes of an expression are taken from a variable
             if a.vector and not a.code.isidentifier():
@@ -381,20 +382,13 @@ class ValuePrinter:
                 a = Expr(n, a.type, True)
             named.append(a)
         args = named
-        if unit and not gathered and clamp and v.args:  # a row chosen by data
-            rest = Index(tuple((a, c) for a, c in index.terms if a != p.vector), index.const)
-            row = self.index(rest, p, [f"((long){a.code})" for a in args])
-            extent = self.extents[p.vector]
-            lane0, offset = self.axis(p.vector, p)
-            row = f"ll_clamp({row}, {max(1, last - extent + 1)}L) + {lane0} + {offset}"
-            return Expr(self._contiguous(store, f"{base} + {row}", p), t, True)
         return self._gather(store, t, base, address, p)
 
-    def _edge(self, store: str, t: str, base: str, index: Index, p: Point, last: int) -> Expr:
+    def _edge(self, store: str, t: str, base: str, index: str, p: Point, last: int) -> Expr:
         """A contiguous vector that may cross an end of the buffer."""
         at, name = self.s.fresh(), self.s.fresh()
         n = p.count or "W"
-        self.s.emit(f"long {at} = {self.index(index, p)};")
+        self.s.emit(f"long {at} = {index};")
         self.s.emit(f"{TYPES[t][1]} {name};")
         full = self._contiguous(store, f"{base} + {at}", p)
         one = f"ll_get_{store}({base} + ll_clamp({at} + q, {last}L))"
