@@ -86,8 +86,8 @@ typedef LL_UNALIGNED(vb, 1) vb_u;
 typedef LL_UNALIGNED(vub, 1) vub_u;
 #define LL_FN static inline __attribute__((always_inline, unused))
 #define LL_CONVERT(x, T) __builtin_convertvector(x, T)
-#if defined(__AVX512F__) && !defined(__clang__)
-#define LL_512 (W == 16)
+#if @W == 16 && defined(__AVX512F__) && !defined(__clang__)
+#define LL_512 1
 #else
 #define LL_512 0
 #endif
@@ -240,13 +240,13 @@ def _memory(name: str, c: str, vector: str, scalar: str) -> str:
     partial_store = f"for (int q = 0; q < n; ++q) ll_put_{name}(p + q, x[q]);"
     if name == "f32":
         partial_load = (
-            "\n#if defined(__AVX512F__) && !defined(__clang__)\n"
-            "  if (W == 16) return (vf)__builtin_ia32_loadups512_mask(p, (vf){}, (unsigned short)((1u << n) - 1));\n"
+            "\n#if LL_512\n"
+            "  return (vf)__builtin_ia32_loadups512_mask(p, (vf){}, (unsigned short)((1u << n) - 1));\n"
             f"#endif\n  {partial_load}"
         )
         partial_store = (
-            "\n#if defined(__AVX512F__) && !defined(__clang__)\n"
-            "  if (W == 16) { __builtin_ia32_storeups512_mask(p, x, (unsigned short)((1u << n) - 1)); return; }\n"
+            "\n#if LL_512\n"
+            "  __builtin_ia32_storeups512_mask(p, x, (unsigned short)((1u << n) - 1)); return;\n"
             f"#endif\n  {partial_store}"
         )
     full_load = (
@@ -270,22 +270,22 @@ def _memory(name: str, c: str, vector: str, scalar: str) -> str:
 _MATH = """\
 /* 2**x: NaN kept, overflow to inf, gradual underflow */
 LL_FN vf ll_exp2(vf x) {
-#if defined(__AVX512F__) && !defined(__clang__)
-  if (W == 16) {
-    const unsigned short all = 0xffff;
-    x = (vf)__builtin_ia32_maxps512_mask(ll_vf(-300.0f), x, x, all, 4);
-    x = (vf)__builtin_ia32_minps512_mask(ll_vf(300.0f), x, x, all, 4);
-    vf k = (vf)__builtin_ia32_rndscaleps_mask(x, 8, x, all, 4);
-    vf f = x - k;
-    return (vf)__builtin_ia32_scalefps512_mask(@EXP2, k, x, all, 4);
-  }
-#endif
+#if LL_512
+  const unsigned short all = 0xffff;
+  x = (vf)__builtin_ia32_maxps512_mask(ll_vf(-300.0f), x, x, all, 4);
+  x = (vf)__builtin_ia32_minps512_mask(ll_vf(300.0f), x, x, all, 4);
+  vf k = (vf)__builtin_ia32_rndscaleps_mask(x, 8, x, all, 4);
+  vf f = x - k;
+  return (vf)__builtin_ia32_scalefps512_mask(@EXP2, k, x, all, 4);
+#else
   vf y = ll_sel_f(x > 160.0f, ll_vf(160.0f), x);
   y = ll_sel_f(y < -160.0f, ll_vf(-160.0f), y);
   vi k = LL_CONVERT(ll_sel_f(y != y, ll_vf(0.0f), y) + 200.5f, vi) - 200;
   vf f = y - LL_CONVERT(k, vf);
   vi half = k >> 1;
-  return @EXP2 * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
+  vf p = @EXP2; /* half of the exponent by integer addition, half by one exact product */
+  return (vf)((vi)p + (half << 23)) * (vf)((k - half + 127) << 23);
+#endif
 }
 LL_FN vf ll_sqrt(vf x) {
   vf r;
@@ -305,7 +305,7 @@ LL_FN vf ll_log2(vf x) {
   r = ll_sel_f(x == __builtin_inff(), x, r);
   return ll_sel_f((x < 0.0f) | (x != x), ll_vf(__builtin_nanf("")), r);
 }
-/* erf(x), within 1 ulp (N. Juffa's two polynomials) */
+/* erf(x), within 3 ulp (N. Juffa's two polynomials) */
 LL_FN vf ll_erf(vf a) {
   vi sign = (vi)a & (int)0x80000000;
   vf t = (vf)((vi)a & 0x7fffffff), s = a * a;
