@@ -48,9 +48,10 @@ def body(candidate: Candidate) -> list[Html]:
     return [
         facts(
             [
-                (f"{len(candidate.kernels):,}",
-                 f"kernels ({derived} derived, {library} library)"),
-                (f"{len(calls):,}", "calls"),
+                units.counted(len(candidate.kernels),
+                              f"kernel ({derived} derived, {library} library)",
+                              f"kernels ({derived} derived, {library} library)"),
+                units.counted(len(calls), "call"),
                 (f"{len(candidate.calls) - len(calls):,}"
                  if len(candidate.calls) > len(calls) else None, "calls at build time"),
                 (units.size(candidate.temporaries), "of temporaries"),
@@ -361,7 +362,8 @@ def difference(a: Candidate, b: Candidate) -> Figure:
             el(
                 "div",
                 el("h4", f"Candidate {one.name}"),
-                facts([(f"{len(one.kernels)}", "kernels"), (f"{len(one.calls)}", "calls"),
+                facts([units.counted(len(one.kernels), "kernel"),
+                       units.counted(len(one.calls), "call"),
                        (units.size(one.temporaries), "temporaries"),
                        (units.seconds(one.seconds) if known else None, "predicted")]),
                 scroll(draw(diagram(one)), label=f"kernels of {one.name}", tall=True),

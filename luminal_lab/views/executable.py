@@ -25,8 +25,8 @@ def body(exe: Executable) -> list[Html]:
     out = [
         facts(
             [
-                (f"{len(exe.candidate.kernels):,}", "kernels"),
-                (f"{len(rows) - built:,}", "calls"),
+                units.counted(len(exe.candidate.kernels), "kernel"),
+                units.counted(len(rows) - built, "call"),
                 (f"{built:,}" if built else None, "done at build time"),
                 (units.size(stats.arena_bytes), "arena of one call"),
                 (units.size(stats.persistent_bytes), "packed weights"),

@@ -50,11 +50,11 @@ def body(hlir: Hlir) -> list[Html]:
     out = [
         facts(
             [
-                (f"{len(hlir.nodes):,}", "nodes"),
-                (f"{kinds.count('arg'):,}", "inputs"),
+                units.counted(len(hlir.nodes), "node"),
+                units.counted(kinds.count("arg"), "input"),
                 (f"{len(weights):,}" if weights else None, "weights, "
                  + units.size(_total_bytes(hlir, [s.node for s in weights]))),
-                (f"{len(hlir.outputs):,}", "outputs"),
+                units.counted(len(hlir.outputs), "output"),
                 (units.count(folding.total([folding.flops(hlir, n) for n in nodes]), "FLOP"),
                  "per call"),
                 (f"{len(fallbacks):,}" if fallbacks else None, "fallbacks to ATen"),

@@ -32,9 +32,9 @@ def body(profile: Profile) -> list[Html]:
         facts(
             [
                 (_spread(profile.seconds), "a call, median and quartiles"),
-                (f"{len(profile.calls):,}", "kernel calls"),
+                units.counted(len(profile.calls), "kernel call"),
                 (units.seconds(max(profile.overhead, 0.0)), "outside of kernels"),
-                (f"{len(profile.seconds)}", "runs"),
+                units.counted(len(profile.seconds), "run"),
                 (profile.machine.name, ""),
             ]
         ),

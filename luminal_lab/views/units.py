@@ -71,3 +71,8 @@ def shape(dims: Sequence[object]) -> str:
 def plural(n: int, noun: str, many: str | None = None) -> str:
     """`1 kernel`, `1,024 kernels`."""
     return f"{n:,} {noun if n == 1 else many or noun + 's'}"
+
+
+def counted(n: int, noun: str, many: str | None = None) -> tuple[str, str]:
+    """A pair for `html.facts`: `("1", "kernel")`, `("1,024", "kernels")`."""
+    return f"{n:,}", noun if n == 1 else many or noun + "s"
