@@ -1,7 +1,8 @@
 """Code generation: a kernel and a schedule become a tile program, and renderers print it.
 
 kernel ── default_schedule / schedule_space ──> Schedule
-kernel + Schedule ── lower ──> TileProgram ── verify ── render("c" | "triton" | "metal") ──> KernelSource
+kernel + Schedule ── lower ──> TileProgram ── verify ── render("c" | "triton" | "metal") ──>
+KernelSource
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where locals live: their blocks, their space, and the layout of their memory.
 
-A local's scope is the innermost loop body that holds every statement that touches it. The block of
-an axis there is what the local holds of that axis. When no loop between the scope and any of the
-statements splits an axis of it, its points are known in the text and it lives in registers.
+A local's scope is the innermost loop body that holds every statement that touches it. The block
+of an axis there is what the local holds of that axis. When no loop between the scope and any of
+the statements splits an axis of it, its points are known in the text and it lives in registers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from luminal_lab.codegen.tile import (
     Store,
     TileProgram,
     is_local,
-    walk,
 )
 from luminal_lab.hlir.dtypes import DType
 

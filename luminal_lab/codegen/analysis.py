@@ -89,8 +89,8 @@ def runs(
     """Statements in execution order around the loops over one axis.
 
     What does not depend on the axis comes before its first loop or between two of them; the
-    *phase* of a statement is the number of loops that must end before it. Each entry says whether
-    its statements go into a loop over the axis.
+    *phase* of a statement is the number of loops that must end before it. Each entry says
+    whether its statements go into a loop over the axis.
     """
     time: dict[str, int] = {}
     ends: dict[str, bool] = {}  # statements whose result exists only after their loop
@@ -122,8 +122,11 @@ def has_shared_phases(body: Body) -> bool:
 
 
 def shared_values(stmts: Sequence[Stmt]) -> list[Value]:
-    """Maximal expensive terms over more than one axis' phases: those used by two statements of
-    which one reduces an axis of the term."""
+    """Maximal expensive terms needed in more than one phase.
+
+    These are used by two statements of
+    which one reduces an axis of the term.
+    """
     users: dict[Value, list[Stmt]] = {}
     for s in stmts:
         if s.kind == "online":

@@ -1,8 +1,8 @@
 """A kernel as a list of statements over axes: the form that schedules and the lowering work on.
 
-`statements(kernel)` cuts the values at their reductions. Every reduction, every store, and every
-value that is worth computing once becomes a `Stmt`, in an order in which arguments come first; a
-statement reads another one's result as a load of the local `%name`. Before that
+`statements(kernel)` cuts the values at their reductions. Every reduction, every store, and
+every value that is worth computing once becomes a `Stmt`, in an order in which arguments come
+first; a statement reads another one's result as a load of the local `%name`. Before that
 * loads get one flat index, axes of extent 1 disappear,
 * a reduction of a reduction (same op, one user) becomes one reduction over both axes,
 * bound axes are renamed onto each other where that makes terms equal, and apart where a product
@@ -259,7 +259,8 @@ def _indices(body: Body):
 
 def _mergeable(body: Body) -> tuple[str, str] | None:
     spaces = [(s.axes, frozenset(s.over)) for s in body.stmts]
-    reds = [frozenset(i.single for i in v.attrs[1]) for s in body.stmts for v in postorder(s.values)
+    reds = [frozenset(i.single for i in v.attrs[1])
+            for s in body.stmts for v in postorder(s.values)
             if v.op == "load" and v.attrs[0].startswith("%")]  # fmt: skip
     indices = list(dict.fromkeys(_indices(body)))
     locked: set[str] = set()  # axes inside // and %

@@ -1,7 +1,7 @@
 """The C renderer: a `simd` tile program as one self-contained set of C functions.
 
-A grid becomes a task function for `ll_parallel_for`; serial and inner loops become C loops with a
-full body and, where an extent is ragged, one tail body of static size. A statement is printed
+A grid becomes a task function for `ll_parallel_for`; serial and inner loops become C loops with
+a full body and, where an extent is ragged, one tail body of static size. A statement is printed
 once per unrolled point and vector of its block. All file-scope names begin with the entry's.
 """
 
@@ -193,23 +193,23 @@ class _Renderer:
         lines = []
         base = f"b[{len(params) + len(self.packs)}]"
         for n in used:
+            pointer = self.names.memory(n)
             if not is_local(n):
                 c = C_TYPE[program.buffers[n].dtype.name]
                 # a buffer both read and written is listed once as each
                 slot = params.index(n)
                 const = "" if n in program.writes else "const "
-                lines.append(
-                    f"{const}{c} *const restrict {self.names.memory(n)} = ({const}{c} *)b[{slot}];"
-                )
+                lines.append(f"{const}{c} *const restrict {pointer} = ({const}{c} *)b[{slot}];")
                 continue
             local = program.locals[n]
             c = storage_type(local.dtype)
             if local.space == "shared":
                 lines.append(
-                    f"{c} *const restrict {self.names.memory(n)} = ({c} *)({base} + {self.offsets[n]}L);"
+                    f"{c} *const restrict {pointer} = ({c} *)({base} + {self.offsets[n]}L);"
                 )
             elif local.space == "thread":
-                at = f"{base} + {self.shared + self.offsets[n]}L + ll_thread_index() * {self.private}L"
+                start = self.shared + self.offsets[n]
+                at = f"{base} + {start}L + ll_thread_index() * {self.private}L"
                 lines.append(f"{c} *const restrict {self.names.memory(n)} = ({c} *)({at});")
             elif local.space == "build":
                 k = next(k for k, p in enumerate(self.packs) if p.name == n)
@@ -338,7 +338,8 @@ class _Renderer:
         start = outer.base if outer else "0"
         stop = outer.end if outer else str(extent)
         for bound in loop.lo:
-            start = f"ll_max({start}, ll_fdiv({self._outer_index(bound)}, {loop.step}) * {loop.step})"
+            first = f"ll_fdiv({self._outer_index(bound)}, {loop.step}) * {loop.step}"
+            start = f"ll_max({start}, {first})"
         for bound in loop.hi:
             stop = f"ll_min({stop}, {self._outer_index(bound)})"
         self.open(f"for (long {var} = {start}; {var} < {stop}; {var} += {loop.step})")
@@ -461,7 +462,7 @@ class _Renderer:
         for offsets in itertools.product(*ranges):
             where = dict(zip(names, offsets))
             count = 0
-            if vector in where:
+            if vector is not None and vector in where:
                 left = (sizes.get(vector) or self.size(vector)) - where[vector]
                 count = left if left < lanes else 0
             yield Point(where, vector if vector in where else None, count)
@@ -487,7 +488,8 @@ class _Renderer:
             return
         self._put(storage(local.dtype), self.names.memory(local.name), e, p, printer,
                   lambda q="": printer.local_address(local, p, q),
-                  p.vector in local.axes, bool(local.layout) and local.layout[-1][0] == p.vector)  # fmt: skip
+                  p.vector in local.axes,
+                  bool(local.layout) and local.layout[-1][0] == p.vector)  # fmt: skip
 
     def _put(
         self, store, base, e: Expr, p: Point, printer, address, lanes: bool, unit: bool
@@ -546,9 +548,8 @@ class _Renderer:
             self.blocks = {**self.blocks, a: Block(var, 1, f"({var} + 1)", 1, 1)}
         printer.s.blocks = self.blocks  # type: ignore[misc]
         address = printer.local_address(local, Point({}))
-        self.emit(
-            f"ll_put_{storage(local.dtype)}({self.names.memory(local.name)} + {address}, {e.code});"
-        )
+        pointer = self.names.memory(local.name)
+        self.emit(f"ll_put_{storage(local.dtype)}({pointer} + {address}, {e.code});")
         for _ in range(opened):
             self.close()
         self.blocks = saved

@@ -1,4 +1,4 @@
-"""Names in C text: a buffer, a local and a loop variable may share a name, but never an identifier."""
+"""Identifiers in C text: a buffer, a local and a loop may share a name, never an identifier."""
 
 from __future__ import annotations
 

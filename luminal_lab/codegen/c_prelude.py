@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lines of C)
 """The C prelude: vector types of the machine's width, loads and stores, and our own mathematics.
 
 All kernels of a translation unit share it. It includes nothing. Every function is `static inline`

@@ -1,4 +1,4 @@
-"""Values as C expressions: one point or one vector of points of a statement's block at a time."""
+"""Values as C expressions: one point or one vector of points of a block at a time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def number(value: float | int | bool, type_: str) -> str:
     if type_ in "il":
         n = int(value)
         if type_ == "i":
-            return f"(-2147483647 - 1)" if n == -(1 << 31) else str(n)
+            return "(-2147483647 - 1)" if n == -(1 << 31) else str(n)
         return "(-9223372036854775807L - 1)" if n == -(1 << 63) else f"{n}L"
     x = float(value)
     suffix = "f" if type_ == "f" else ""

@@ -1,4 +1,4 @@
-"""Products: which reductions get a register-tiled nest of their own, and how they are oriented."""
+"""Products: which reductions get a register-tiled nest of their own, and which way round."""
 
 from __future__ import annotations
 

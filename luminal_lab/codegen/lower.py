@@ -2,9 +2,9 @@
 
 One recursion over loops does it. For the next loop axis `a` of the order, statements fall into
 *phases* (`analysis.runs`): what does not depend on `a` comes before its first loop; each loop
-over `a` holds the statements of one phase; a reduction over `a` is a plain value after its loop.
-The same recursion emits the shared loops (grid and serial), and then, for each nest, its inner
-loops down to the block of points that a statement handles at once.
+over `a` holds the statements of one phase; a reduction over `a` is a plain value after its
+loop. The same recursion emits the shared loops (grid and serial), and then, for each nest, its
+inner loops down to the block of points that a statement handles at once.
 
 Products get operands in scratch (`_stage_products`), online reductions become ordinary
 statements with carried state at their loop (`online.py`), and what every loop may skip follows
@@ -161,7 +161,7 @@ class Lowering:
                 return name
 
     def prefer_last(self, name: str, axis: str) -> None:
-        """The nest that writes a local has this vector axis: make it the innermost in memory."""
+        """The nest that writes a local has this vector axis: make it innermost in memory."""
         shape = self.shapes.get(name)
         if shape is None or name in self.fixed or axis not in shape.axes:
             return
@@ -310,7 +310,7 @@ class Lowering:
         return out
 
     def _skippable(self, part: Sequence[Stmt], axis: str) -> list[Value]:
-        """What must be -inf in a block for the block to be skipped; nothing when none may be."""
+        """What must be -inf in a block for it to be skipped; nothing when none may be."""
         for s in part:
             if s.kind == "store" or (axis in s.over and s.kind != "online"):
                 return []

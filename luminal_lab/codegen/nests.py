@@ -1,4 +1,4 @@
-"""What happens around nests: values computed once, operands in scratch, and groups of statements.
+"""What happens around nests: values computed once, operands in scratch, groups of statements.
 
 A *nest* is the loop order of one product, or of one group of everything else. Statements are
 dealt to groups in order; each group has at most one vector axis per statement.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Entry, Lowering, Scope
 
 
-# --------------------------------------------------------------------------- values computed once
+# ------------------------------------------------------------------------ values computed once
 
 
 def hoist(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
@@ -322,7 +322,9 @@ def _joins(
 ):
     if p is not None:
         q = g.product
-        same = q is not None and (q.row, q.col, s.space) == (p.row, p.col, g.stmts[0].space)
+        if q is None:
+            return False
+        same = (q.row, q.col, s.space) == (p.row, p.col, g.stmts[0].space)
         if not same or s.over != g.stmts[0].over:
             return False
         joint = sum(1 for t in g.stmts if t.kind == "reduce") + 1

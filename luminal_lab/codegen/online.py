@@ -149,7 +149,7 @@ class _State:
         return ref(self.staged_p, sorted(self.p.free), self.dtype)
 
     def last(self) -> Stmt:
-        """m takes its new value after everybody has read the old one."""
+        """M takes its new value after everybody has read the old one."""
         return _set(self.m + ".next", self._ref(self.mn), self.axes, target=self.m,
                     after=self.names)  # fmt: skip
 
@@ -163,7 +163,7 @@ def _shape(axes: frozenset[str], dtype, low: Lowering):
 
 
 def whole(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:
-    """Online reductions whose axis is one block: the plain two-pass form, with nothing carried."""
+    """Online reductions whose axis is one block: the plain two-pass form, nothing carried."""
     out: list[Stmt] = []
     weights: dict[tuple[Value, Value], tuple[str, Value]] = {}
     for s in stmts:

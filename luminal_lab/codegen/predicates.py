@@ -1,9 +1,10 @@
-"""Predicates of selects: where a whole block satisfies one, and which blocks need not be visited.
+"""Predicates of selects: where a whole block satisfies one, which blocks need no visit.
 
-A comparison of affine expressions in which the loop's axis has coefficient 1 or -1 (a causal mask,
-a window, padding) divides the axis' blocks into those where it holds everywhere, those where it
+A comparison of affine expressions in which the loop's axis has coefficient 1 or -1 (a causal
+mask, a window, padding) divides the axis' blocks into those where it holds everywhere, those
+where it
 holds nowhere, and those between. Each part gets a loop of its own, in which the comparison is a
-constant wherever it is one; a part whose online reductions then see nothing but -inf is left out.
+constant wherever it is one; a part whose online reductions then see only -inf is left out.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def simplify(root: Value, by: dict[Value, Value]) -> Value:
                     return b if bool(a.attrs[0]) is neutral else const(not neutral, BOOL)
         if v.op == "lessthan" and args[0].dtype.kind == "bool":
             a, b = args
-            if b.op == "const" and not b.attrs[0] or a.op == "const" and a.attrs[0]:
+            if (b.op == "const" and not b.attrs[0]) or (a.op == "const" and a.attrs[0]):
                 return const(False, BOOL)
             if a.op == "const":
                 return b

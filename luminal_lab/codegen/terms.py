@@ -35,7 +35,7 @@ def remake(v: Value, args: tuple[Value, ...], attrs: tuple | None = None) -> Val
 def rewrite(
     roots: Iterable[Value], step: Callable[[Value, tuple[Value, ...]], Value]
 ) -> list[Value]:
-    """Rebuild terms bottom up: `step(old, new arguments)` gives the replacement of each subterm."""
+    """Rebuild terms bottom up: `step(old, new arguments)` replaces each subterm."""
     roots = list(roots)
     memo: dict[Value, Value] = {}
     for v in postorder(roots):

@@ -1,25 +1,28 @@
 """The tile program: what one kernel does, block by block, before a renderer spells it.
 
-A `TileProgram` is target-neutral. It is a tree of `Loop`s whose leaves are *statements on blocks*:
+A `TileProgram` is target-neutral. It is a tree of `Loop`s whose leaves are *statements on
+blocks*:
 
-* A `Loop` binds an axis to the block `[v, v + step)`, where `v` runs from `lo` to `hi` in steps.
+* A `Loop` binds an axis to the block `[v, v + step)`, where `v` runs from `lo` to `hi` in
+  steps.
   Loops over the same axis nest (a tile in a tile); the innermost one says what the block is. An
   axis that no enclosing loop binds is *whole*: its block is `[0, extent)`.
 * A statement acts on **every point of the current blocks of its axes**, clipped to the extents:
   nothing beyond an extent is read, written or counted. A renderer honours the clipping as its
   target likes: C prints a full body and a tail body of static size, Triton prints masks.
-* A statement's *axes* are the free axes of its value (plus those of what it writes). There is no
-  other order between the points of one statement; statements are executed in the order given.
+* A statement's *axes* are the free axes of its value (plus those of what it writes). There is
+  no other order between the points of one statement; statements are executed in the order
+  given.
 
 Values are ordinary `luminal_lab.egraph.values.Value`s in a lowered form:
 
 * a `load` of a buffer has exactly one index: the flat element offset, affine over axes and over
-  `@0…` for data-dependent indices. A third attribute `"clamp"` says that the offset may leave the
-  buffer where the result is not used (below a select): the renderer must clamp or mask it;
+  `@0…` for data-dependent indices. A third attribute `"clamp"` says that the offset may leave
+  the buffer where the result is not used (below a select): the renderer must clamp or mask it;
 * a `load` whose buffer name starts with `%` reads a `Local` at its own axes, in the order of
   `Local.axes`;
-* there is no `red` and no `online`: reductions are `Init` / `Accumulate` / `Fold` statements, and
-  an online reduction has become several statements with carried locals.
+* there is no `red` and no `online`: reductions are `Init` / `Accumulate` / `Fold` statements,
+  and an online reduction has become several statements with carried locals.
 
 Statements:
 
@@ -36,11 +39,11 @@ lacks: Triton prints `tl.dot`, Metal simdgroup matrices, C a register tile. It i
 the free axes, computed by the lowering.
 
 Loop kinds: `grid` loops are independent and parallel (a program id, a task of a thread pool);
-statements before an inner grid loop inside an outer one depend on the outer block alone and may be
-computed once per outer block or again in every program. `serial` loops carry state from block to
-block. `inner` loops are the loops of one nest: they order the points of a block and only a `simd`
-program has them. In a `simd` program the statement's `vector` axis is the one whose points become
-vector lanes; the points of its other axes are unrolled.
+statements before an inner grid loop inside an outer one depend on the outer block alone and may
+be computed once per outer block or again in every program. `serial` loops carry state from
+block to block. `inner` loops are the loops of one nest: they order the points of a block and
+only a `simd` program has them. In a `simd` program the statement's `vector` axis is the one
+whose points become vector lanes; the points of its other axes are unrolled.
 
 Locals live where `space` says: `register` (one value per point of the block, never indexed by a
 loop inside its scope), `thread` (scratch memory of one thread), `shared` (scratch memory of the
@@ -89,7 +92,8 @@ class Local:
         space: Where it lives.
         layout: How memory is laid out, outermost first: pairs (axis, granularity). The pair
             `(j, 32)` counts panels of 32 points of `j`, a later `(j, 1)` the points in a panel.
-        lanes: Axes that are being reduced and still kept: pairs (axis, block). `Accumulate` keeps
+        lanes: Axes that are being reduced and still kept: pairs (axis, block). `Accumulate`
+        keeps
             the points of such a block apart and `Fold` reduces them.
         pad: Elements added to the size of the last layout dim, against cache-set conflicts.
     """
@@ -135,9 +139,11 @@ class Loop:
             the enclosing block of its axis.
         kind: See the module's text.
         body: Statements and loops.
-        lo: The first block begins at the maximum of these (over variables of outer loops, named by
+        lo: The first block begins at the maximum of these (over variables of outer loops, named
+        by
             their axes), rounded down to a multiple of `step`; 0 when empty.
-        hi: No block begins at or after the minimum of these; the outer block's end (or the extent)
+        hi: No block begins at or after the minimum of these; the outer block's end (or the
+        extent)
             always bounds it too.
         outer: The variable of the enclosing loop over the same axis, if there is one.
     """

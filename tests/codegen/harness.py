@@ -37,8 +37,7 @@ class Compiled:
         self.threads = machine.threads
 
     def arena(self, nbytes: int) -> torch.Tensor:
-        memory = torch.full((nbytes + 2 * GUARD + 64,), 0x5A, dtype=torch.uint8)
-        return memory
+        return torch.full((nbytes + 2 * GUARD + 64,), 0x5A, dtype=torch.uint8)
 
     def pointer(self, memory: torch.Tensor) -> int:
         base = memory.data_ptr() + GUARD

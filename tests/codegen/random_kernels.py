@@ -1,4 +1,4 @@
-"""Random kernels: any nesting of reductions, selects, casts, gathers and views, in any dtype."""
+"""Random kernels: any nesting of reductions, selects, casts, gathers, views and dtypes."""
 
 from __future__ import annotations
 

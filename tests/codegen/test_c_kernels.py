@@ -1,4 +1,4 @@
-"""Generated C against float64: shapes, layouts, masks, fused products, edges and hostile values."""
+"""Generated C against float64: shapes, layouts, masks, products, edges, hostile values."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_convolutions(shape):
 
 
 @pytest.mark.parametrize(
-    "s,t", [(1, 1), (1, 300), (5, 37), (37, 5), (50, 128), (130, 129), (64, 400)]
+    ("s", "t"), [(1, 1), (1, 300), (5, 37), (37, 5), (50, 128), (130, 129), (64, 400)]
 )
 def test_attention_at_odd_sizes(s: int, t: int):
     verified(K.attention(2, 3, s, t, 16))

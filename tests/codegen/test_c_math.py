@@ -23,7 +23,8 @@ def library(width: int) -> ctypes.CDLL:
     for f in UNARY:
         text += (
             f"void v_{f}(const float *x, float *y, long n) {{"
-            f" for (long i = 0; i + W <= n; i += W) ll_st_f32(y + i, ll_{f}(ll_ld_f32(x + i))); }}\n"
+            f" for (long i = 0; i + W <= n; i += W)"
+            f" ll_st_f32(y + i, ll_{f}(ll_ld_f32(x + i))); }}\n"
             f"void s_{f}(const float *x, float *y, long n) {{"
             f" for (long i = 0; i < n; ++i) y[i] = ll_{f}_s(x[i]); }}\n"
         )
