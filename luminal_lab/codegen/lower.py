@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from luminal_lab.codegen import alloc, analysis, nests, online, predicates, terms
 from luminal_lab.codegen.body import Body, Stmt, identity
 from luminal_lab.codegen.dots import Product, is_constant, products
-from luminal_lab.codegen.schedule import Schedule, body_of
+from luminal_lab.codegen.schedule import Schedule, body_of, check
 from luminal_lab.codegen.terms import op, ref
 from luminal_lab.codegen.tile import (
     Accumulate,
@@ -92,6 +92,7 @@ def lower(
         from luminal_lab.codegen.blocks import lower_blocks
 
         return lower_blocks(body_of(kernel), schedule)
+    check(schedule, body_of(kernel), machine)
     return Lowering(body_of(kernel), schedule, machine).run()
 
 

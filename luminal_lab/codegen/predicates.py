@@ -2,9 +2,9 @@
 
 A comparison of affine expressions in which the loop's axis has coefficient 1 or -1 (a causal
 mask, a window, padding) divides the axis' blocks into those where it holds everywhere, those
-where it
-holds nowhere, and those between. Each part gets a loop of its own, in which the comparison is a
-constant wherever it is one; a part whose online reductions then see only -inf is left out.
+where it holds nowhere, and those between. Each part gets a loop of its own, in which the
+comparison is a constant wherever it is one; a part whose online reductions then see only -inf
+is left out.
 """
 
 from __future__ import annotations

@@ -76,6 +76,38 @@ def _cached_body(key: _Key) -> Body:
     return statements(key.kernel)
 
 
+def check(schedule: Schedule, body: Body, machine: Machine) -> None:
+    """Refuse a schedule that does not fit a kernel.
+
+    Raises:
+        ScheduleError: naming what does not fit.
+    """
+
+    def refuse(what: str) -> None:
+        raise ScheduleError(
+            f"the schedule does not fit the kernel: {what}",
+            fix="schedule_space(kernel) lists schedules that do",
+        )
+
+    lanes = machine.vector_bytes // 4
+    for kind, loops in (("grid", schedule.grid), ("serial", schedule.serial)):
+        for axis, step in loops:
+            if axis not in body.extents:
+                refuse(f"it has no axis {axis!r} ({kind}); its axes are {sorted(body.extents)}")
+            if step < 1:
+                refuse(f"a {kind} block of {step} points")
+    if len(schedule.tiles) > len(body.stmts):
+        refuse(f"{len(schedule.tiles)} register tiles for {len(body.stmts)} statements")
+    for rows, cols in schedule.tiles:
+        if not 1 <= rows <= 64 or not lanes <= cols <= 16 * lanes or cols % lanes:
+            refuse(f"a register tile of {rows}x{cols} with vectors of {lanes}")
+    block, steps = schedule.column_block
+    if not 1 <= schedule.unroll <= 16 or block < lanes or block % lanes or not 1 <= steps <= 16:
+        refuse(f"unroll {schedule.unroll}, column_block {schedule.column_block}")
+    if schedule.keep not in ("output", "scratch", "recompute"):
+        refuse(f"keep={schedule.keep!r}")
+
+
 class _Key:
     """A kernel as a cache key: kernels hold mappings, so they are compared by identity."""
 

@@ -181,12 +181,15 @@ class _Checker:
         if self.program.style != "simd":
             return
         for dim in self.program.locals[name].dims:
-            if dim.origin and all(lp.var != dim.origin for lp in path):
+            extent = self.program.extents[dim.axis]
+            around = [lp for lp in path if lp.axis == dim.axis]
+            names = [lp.var for lp in around]
+            scope = names.index(dim.origin) + 1 if dim.origin in names else 0
+            if dim.origin and not scope:
                 self.fail(
                     node, f"{name} holds a block of {dim.origin}, which is not bound here"
                 )
-            steps = [lp.step for lp in path if lp.axis == dim.axis]
-            size = min([self.program.extents[dim.axis], *steps])
+            size = min([extent, *(lp.step for lp in around[:scope])])
             if size > dim.size:
                 self.fail(node, f"{name} holds {dim.size} points of {dim.axis}, not {size}")
 
