@@ -1,4 +1,4 @@
-"""Schedules: plain data, a small space with the default first, and every point of it is right."""
+"""Schedules: plain data, a small space with the default first, every point of it right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks on tile programs catch what would be silent corruption: broken programs, one by one."""
+"""The checks on tile programs catch silent corruption: broken programs, one by one."""
 
 from __future__ import annotations
 
