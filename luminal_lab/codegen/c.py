@@ -455,7 +455,7 @@ class _Renderer:
         sizes = sizes or {}
         lanes = self.program.lanes
         names, ranges = [], []
-        for a in sorted(axes):
+        for a in sorted(axes, key=lambda a: (a == vector, a)):
             n = sizes.get(a) or self.size(a)
             names.append(a)
             ranges.append(range(0, n, lanes) if a == vector else range(n))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Body, Stmt
@@ -154,10 +154,8 @@ def _fit(p: Product, joint: int, body: Body, lanes: int, machine: Machine) -> Pr
     rows = max(1, min(room // (cols // lanes), 24 if cols == lanes else 12))
     if m < rows:
         rows = m
-    elif m % rows:  # a tile that divides the rows wastes no tail, unless it is much smaller
+    elif m % rows and m <= 96:  # few rows: a tail would cost much, a smaller tile little
         even = max((r for r in range(1, rows + 1) if m % r == 0), default=1)
-        if even * 3 >= rows * 2 or (m <= 4 * rows and even * 2 >= rows):
+        if even * 2 >= rows:
             rows = even
-    from dataclasses import replace
-
     return replace(p, rows_tile=rows, cols_tile=cols)

@@ -231,17 +231,21 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
     if row in ordered:
         n, mr = extents[row], last.rows_tile
         depth = analysis.points(last.stmt.over, extents)
-        cap = max(1, machine.l2 // 3 // (4 * max(depth, 1)) // mr) * mr
-        block = min(cap, mr * 5, -(-n // mr) * mr)
+        # Rows reuse the columns' panels; more of them only help while they stay near.
+        cap = max(1, 3 * machine.l2 // (4 * max(depth, 1)) // mr) * mr
+        block = min(cap, mr * 12, -(-n // mr) * mr)
         if online_axes(body):
             block = min(48, cap) // mr * mr or mr
+        if n > mr * 6 and col in ordered:  # few rows are not worth dividing, columns are
+            while block > mr * 3 and tasks * -(-n // block) < 6 * machine.threads:
+                block -= mr
         if col not in ordered:  # rows are all there is to share out
             while tasks * -(-n // block) < 2 * machine.threads and block > mr:
                 block -= mr
         if block < n or tasks == 1:
             grid.append((row, block))
             tasks *= -(-n // block)
-    if col in ordered and tasks < wanted:
+    if col in ordered and tasks < 4 * machine.threads:
         n, nv = extents[col], last.cols_tile
         want = -(-wanted // tasks)
         block = max(nv, -(-n // want // nv) * nv)
