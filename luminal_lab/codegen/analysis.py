@@ -84,19 +84,19 @@ _DUMMY = Value("load", (), ("", ()), dtype=terms.I64)
 
 
 def runs(
-    stmts: Sequence[Stmt], axis: str, opened: frozenset[str] = frozenset()
+    stmts: Sequence[Stmt], axis: str, parallel: bool = False
 ) -> list[tuple[bool, list[Stmt]]]:
     """Statements in execution order around the loops over one axis.
 
     What does not depend on the axis comes before its first loop or between two of them; the
     *phase* of a statement is the number of loops that must end before it. Each entry says
-    whether its statements go into a loop over the axis.
+    whether its statements go into a loop over the axis. A parallel loop holds no reduction over its axis.
     """
     time: dict[str, int] = {}
     ends: dict[str, bool] = {}  # statements whose result exists only after their loop
     buckets: dict[int, list[Stmt]] = {}
     for s in stmts:
-        looped = axis in s.space
+        looped = axis in s.axes if parallel else axis in s.space
         t = int(looped)
         for d in s.deps():
             if d not in time:

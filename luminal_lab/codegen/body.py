@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.rename import alpha_rename
@@ -82,13 +82,17 @@ class Stmt:
 
 @dataclass(frozen=True)
 class Body:
-    """A kernel's statements, with the extents of their axes."""
+    """A kernel's statements, with the extents of their axes.
+
+    `split` says that long reductions were cut into parts, so that each statement has a grid of
+    its own.
+    """
 
     kernel: Kernel
     stmts: tuple[Stmt, ...]
     extents: Mapping[str, int]
     buffers: Mapping[str, Buffer]
-    names: Counter = field(default_factory=Counter)
+    split: bool = False
 
     def stores(self) -> tuple[Stmt, ...]:
         """The statements that write buffers."""

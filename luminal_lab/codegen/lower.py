@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from luminal_lab.codegen import alloc, analysis, nests, online, predicates, terms
 from luminal_lab.codegen.body import Body, Stmt, identity
 from luminal_lab.codegen.dots import Product, is_constant, products
-from luminal_lab.codegen.schedule import Schedule, body_of, check
+from luminal_lab.codegen.schedule import Schedule, body_of, check, simd_body
 from luminal_lab.codegen.terms import op, ref
 from luminal_lab.codegen.tile import (
     Accumulate,
@@ -92,8 +92,9 @@ def lower(
         from luminal_lab.codegen.blocks import lower_blocks
 
         return lower_blocks(body_of(kernel), schedule)
-    check(schedule, body_of(kernel), machine)
-    return Lowering(body_of(kernel), schedule, machine).run()
+    body = simd_body(kernel, machine)
+    check(schedule, body, machine)
+    return Lowering(body, schedule, machine).run()
 
 
 class Lowering:
@@ -208,32 +209,54 @@ class Lowering:
             order = own + order
         entry, rest = order[0], order[1:]
         out: list[Node] = []
-        for looped, part in analysis.runs(stmts, entry.axis):
-            if not looped:
-                out += self.top(part, tuple(e for e in order if e.kind != "grid"))
-            elif any(entry.axis in s.over for s in part):
-                out += self.emit(part, tuple(e for e in rest if e.kind != "grid"), Scope())
-            else:
+        for looped, part in analysis.runs(stmts, entry.axis, parallel=True):
+            if looped:
                 out += self.loop(entry, part, rest, Scope())
+            else:
+                out += self.top(part, tuple(e for e in order if e.kind != "grid"))
         return out
 
     def _own_grid(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
-        """A grid for statements that the kernel's own grid does not cover."""
+        """A grid for statements that the kernel's own grid does not cover: for all, or for some."""
+        enough = 2 * self.machine.threads
+        together = self._grid_of(stmts)
+        if self._tasks(together) >= enough or len(stmts) == 1:
+            return together
+        for s in stmts:
+            alone = max(self._grid_of([s]), key=lambda e: self._tasks((e,)), default=None)
+            if alone and self._tasks((alone,)) >= max(enough, self._tasks(together)):
+                return (alone,)
+        return together
+
+    def _tasks(self, grid: tuple[Entry, ...]) -> int:
+        out = 1
+        for e in grid:
+            out *= -(-self.extents[e.axis] // e.step)
+        return out
+
+    def _grid_of(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
+        """Axes that all of the statements have and none reduces, in blocks that make tasks."""
         reduced = {a for s in stmts for a in s.over}
         common = frozenset.intersection(*(s.axes for s in stmts)) - reduced
-        if not common:
+        if not common or max(analysis.points(s.space, self.extents) for s in stmts) < 4096:
             return ()
         out, tasks = [], 1
         first = stmts[0]
-        order = [a for a, _ in first.layout] or sorted(common)
+        order = [a for a, _ in first.layout]
+        if not order and first.index is not None:
+            order = analysis.by_stride(first)
+        order = order or sorted(common)
         for a in dict.fromkeys(order):
             if a not in common or tasks >= 8 * self.machine.threads or self.extents[a] < 2:
                 continue
             granule = max((g for b, g in first.layout if b == a), default=1)
             n = self.extents[a]
-            block = max(granule, min(64 if granule == 1 else granule, n))
-            if granule == 1 and a != order[-1]:
-                block = max(1, min(n, -(-n // 16)))
+            each = analysis.points(first.space, self.extents) // n
+            block = granule
+            if granule == 1:
+                block = max(1, -(-n // 16))
+                if a == order[-1] and each < 4096:  # the vector axis: whole vectors in a task
+                    block = max(64, -(-block // 64) * 64)
             out.append(Entry(a, min(block, n), "grid"))
             tasks *= -(-n // block)
         return tuple(out)
@@ -248,7 +271,7 @@ class Lowering:
             return self.leaf(stmts, scope) if scope.nest else self.finish(stmts, scope)
         entry, rest = order[0], order[1:]
         out: list[Node] = []
-        for looped, part in analysis.runs(stmts, entry.axis, scope.opened):
+        for looped, part in analysis.runs(stmts, entry.axis):
             out += (
                 self.loop(entry, part, rest, scope) if looped else self.emit(part, rest, scope)
             )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from luminal_lab.codegen import analysis
 from luminal_lab.codegen.body import Body, Stmt, statements
 from luminal_lab.codegen.dots import Product, products
+from luminal_lab.codegen.splits import split_reductions
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
@@ -126,12 +127,17 @@ def body_of(kernel: Kernel) -> Body:
     return _cached_body(_Key(kernel))
 
 
+def simd_body(kernel: Kernel, machine: Machine) -> Body:
+    """The statements that a `simd` program computes."""
+    return split_reductions(body_of(kernel), machine)
+
+
 def default_schedule(
     kernel: Kernel, machine: Machine | None = None, style: Literal["simd", "block"] = "simd"
 ) -> Schedule:
     """The schedule that needs no search: close to hand-written speed on the usual kernels."""
     machine = machine or Machine()
-    body = body_of(kernel)
+    body = body_of(kernel) if style == "block" else simd_body(kernel, machine)
     if style == "block":
         from luminal_lab.codegen.blocks import block_schedule
 
@@ -167,7 +173,7 @@ def main_grid(
 ) -> tuple[tuple[str, int], ...]:
     """Parallel loops over output axes that no statement reduces."""
     stores = body.stores()
-    if not stores:
+    if not stores or body.split:
         return ()
     reduced = frozenset(a for s in body.stmts for a in s.over)
     axes = frozenset.intersection(*(s.axes for s in stores)) - reduced
@@ -274,7 +280,7 @@ def neighbours(
 ) -> list[Schedule]:
     """Schedules that differ from the given one in one choice."""
     machine = machine or Machine()
-    body = body_of(kernel)
+    body = simd_body(kernel, machine)
     dots = products(body, machine)
     out: list[Schedule] = []
     if dots:

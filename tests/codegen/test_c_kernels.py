@@ -104,6 +104,17 @@ def test_narrower_vectors(width: int):
         verified(kernel, machine=machine)
 
 
+@pytest.mark.parametrize("shape", [(512, 1024), (1, 600_000), (3, 400_000), (700, 1100)])
+def test_long_reductions_to_few_results(shape):
+    m, n = shape
+    verified(K.total(m, n))
+    for kind in ("add", "max"):
+        verified(K.reduce_rows(m, n, kind))
+    if m < 5:
+        verified(K.softmax(m, n))
+        verified(K.layernorm(m, n))
+
+
 def test_one_thread_and_many():
     kernel = K.linear(137, 33, 100)
     for threads in (1, 2, 7):

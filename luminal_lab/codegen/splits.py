@@ -1,0 +1,73 @@
+"""Long reductions to few results, cut into parts that run in parallel.
+
+`sum over n` of N terms becomes `sum over c` of `sum over m` with n = c*M + m, and the inner sum a
+statement of its own: its parts are the tasks of a grid. This is what a kernel needs whose output
+axes alone cannot occupy the machine: a total, the statistics of a few long rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from luminal_lab.codegen import terms
+from luminal_lab.codegen.analysis import loads, points
+from luminal_lab.codegen.body import Body, Stmt
+from luminal_lab.codegen.rename import dot_sides
+from luminal_lab.codegen.terms import ref
+from luminal_lab.hlir.index import Index
+from luminal_lab.search.machine import Machine
+
+WORTH = 1 << 18  # points of a reduction, below which one thread is as fast
+
+
+def split_reductions(body: Body, machine: Machine) -> Body:
+    """The body with its long reductions in two steps, where its outputs are too few for tasks."""
+    stmts: list[Stmt] = []
+    extents = dict(body.extents)
+    names = {s.name for s in body.stmts}
+    reduced = {a for s in body.stmts for a in s.over}
+    tasks = max((points(s.axes - reduced, extents) for s in body.stores()), default=0)
+    for s in body.stmts:
+        axis = _axis(s, extents) if tasks < 2 * machine.threads else None
+        count = _count(extents[axis], machine) if axis else 1
+        if axis is None or count == 1:
+            stmts.append(s)
+            continue
+        outer, inner = _fresh(axis + ".part", extents), _fresh(axis + ".rest", extents)
+        size = extents[axis] // count
+        extents[outer], extents[inner] = count, size
+        at = {axis: Index.axis(outer) * size + Index.axis(inner)}
+        value = terms.substitute(s.value, at, extents)
+        name = s.name + ".part"
+        while name in names:
+            name += "_"
+        names.add(name)
+        over = tuple(inner if a == axis else a for a in s.over)
+        part = replace(s, name=name, values=(value,), axes=s.axes | {outer}, over=over)
+        whole = ref(name, sorted(part.axes), s.dtype)
+        stmts += [part, replace(s, values=(whole,), over=(outer,))]
+    split = len(stmts) > len(body.stmts)
+    return replace(body, stmts=tuple(stmts), extents=extents, split=split)
+
+
+def _axis(s: Stmt, extents) -> str | None:
+    """The axis to cut, or None: products, and reductions of scratch, stay whole."""
+    if s.kind != "reduce" or points(s.space, extents) < WORTH:
+        return None
+    if s.op == "add" and dot_sides(s.value, s.over) is not None:
+        return None
+    axis = max(sorted(s.over), key=lambda a: extents[a])
+    held = any(v.attrs[0].startswith("%") and axis in v.free for v in loads(s))
+    return None if held else axis  # scratch is addressed by whole axes
+
+
+def _count(n: int, machine: Machine) -> int:
+    """Into how many equal parts: a divisor of n, a few per thread."""
+    most = 16 * machine.threads
+    return max((d for d in range(2 * machine.threads, most + 1) if n % d == 0), default=1)
+
+
+def _fresh(name: str, extents) -> str:
+    while name in extents:
+        name += "_"
+    return name
