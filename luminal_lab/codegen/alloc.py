@@ -121,18 +121,12 @@ def _space(shape, dims, common, seen, program: TileProgram, build: bool) -> Spac
     if build:
         return "build"
     if not any(loop.kind == "grid" for loop in common):
-        top = {t.top for t in seen}
-        in_grid = any(loop.kind == "grid" for t in seen for loop in t.path)
-        if in_grid or len(top) > 1:
-            return (
-                "shared"
-                if in_grid
-                else (
-                    "shared"
-                    if not _registers(shape, dims, common, seen, program)
-                    else "register"
-                )
-            )
+        if any(loop.kind == "grid" for t in seen for loop in t.path):
+            return "shared"
+        if len({t.top for t in seen}) > 1 and not _registers(
+            shape, dims, common, seen, program
+        ):
+            return "shared"
     if _in_prefix(common, seen):
         return "thread"
     return "register" if _registers(shape, dims, common, seen, program) else "thread"

@@ -90,7 +90,8 @@ def runs(
 
     What does not depend on the axis comes before its first loop or between two of them; the
     *phase* of a statement is the number of loops that must end before it. Each entry says
-    whether its statements go into a loop over the axis. A parallel loop holds no reduction over its axis.
+    whether its statements go into a loop over the axis. A `parallel` loop holds no reduction
+    over its own axis.
     """
     time: dict[str, int] = {}
     ends: dict[str, bool] = {}  # statements whose result exists only after their loop

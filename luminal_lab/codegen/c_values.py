@@ -235,7 +235,6 @@ class ValuePrinter:
             outer = left[axis]
             left[axis] = gran
             aligned = block is None or (block.aligned % max(gran, outer or 1) == 0)
-            unit = gran if gran > 1 else 1
             lanes_ok = not lane or axis != p.vector
             if gran > 1:  # a panel number
                 if aligned and lanes_ok and offset < gran:
@@ -254,7 +253,6 @@ class ValuePrinter:
                 else:
                     parts.append(f"({base} + {offset}) % {outer} * {step}")
                 continue
-            del unit
             total += offset * step
             if base != "0":
                 parts.append(base if step == 1 else f"{base}*{step}")

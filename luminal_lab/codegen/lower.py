@@ -17,11 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from luminal_lab.codegen import alloc, analysis, nests, online, predicates, terms
+from luminal_lab.codegen import alloc, analysis, nests, online, predicates, staging, terms
 from luminal_lab.codegen.body import Body, Stmt, identity
-from luminal_lab.codegen.dots import Product, is_constant, products
+from luminal_lab.codegen.dots import Product
 from luminal_lab.codegen.schedule import Schedule, body_of, check, simd_body
-from luminal_lab.codegen.terms import op, ref
 from luminal_lab.codegen.tile import (
     Accumulate,
     Assign,
@@ -104,7 +103,7 @@ class Lowering:
         self.body, self.schedule, self.machine = body, schedule, machine
         self.extents = dict(body.extents)
         self.lanes = machine.vector_bytes // 4
-        self.names: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.taken = {s.name for s in body.stmts}
         self.shapes: dict[str, alloc.Shape] = {}
         self.last: dict[str, str] = {}  # innermost layout axis of locals
@@ -116,9 +115,9 @@ class Lowering:
 
     def run(self) -> TileProgram:
         """The tile program."""
-        stmts = nests.hoist(list(self.body.stmts), self)
-        stmts = nests.keep_values(stmts, self)
-        stmts = nests.keep_results(nests.stage_products(stmts, self), self)
+        stmts = staging.hoist(list(self.body.stmts), self)
+        stmts = staging.keep_values(stmts, self)
+        stmts = staging.keep_results(staging.stage_products(stmts, self), self)
         self.everything = stmts
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
@@ -155,8 +154,8 @@ class Lowering:
     def fresh(self, stem: str) -> str:
         """A new local name."""
         while True:
-            self.names[stem] += 1
-            count = self.names[stem]
+            self.counts[stem] += 1
+            count = self.counts[stem]
             name = f"%{stem}" if count == 1 else f"%{stem}{count}"
             if name not in self.taken:
                 self.taken.add(name)
@@ -217,7 +216,7 @@ class Lowering:
         return out
 
     def _own_grid(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
-        """A grid for statements that the kernel's own grid does not cover: for all, or for some."""
+        """A grid for what the kernel's own grid does not cover: for all of it, or for some."""
         enough = 2 * self.machine.threads
         together = self._grid_of(stmts)
         if self._tasks(together) >= enough or len(stmts) == 1:
@@ -438,11 +437,3 @@ class Lowering:
             self.declare(s)
             out.append(Assign(s.target or s.name, s.value, vector))
         return out
-
-
-def combine(op_name: str, a: Value, b: Value) -> Value:
-    """`a op b` for a reduction's op."""
-    return op("maximum" if op_name == "max" else "add", a, b)
-
-
-__all__ = ["Entry", "Lowering", "Scope", "combine", "is_constant", "lower", "products", "ref"]

@@ -147,12 +147,10 @@ def default_schedule(
 
 def _simd(body: Body, machine: Machine) -> Schedule:
     dots = products(body, machine)
-    reduced = frozenset(a for s in body.stmts for a in s.over)
     grid = main_grid(body, dots, machine)
     serial = tuple(online_loops(body, dots, machine))
     tiles = tuple((p.rows_tile, p.cols_tile) for p in dots)
     heavy = any(analysis.is_heavy(s) for s in body.stmts)
-    del reduced
     return Schedule("simd", grid, serial, tiles, 2 if heavy else 4)
 
 

@@ -1,8 +1,8 @@
 """Long reductions to few results, cut into parts that run in parallel.
 
-`sum over n` of N terms becomes `sum over c` of `sum over m` with n = c*M + m, and the inner sum a
-statement of its own: its parts are the tasks of a grid. This is what a kernel needs whose output
-axes alone cannot occupy the machine: a total, the statistics of a few long rows.
+`sum over n` of N terms becomes `sum over c` of `sum over m` with n = c*M + m, and the inner sum
+a statement of its own: its parts are the tasks of a grid. This is what a kernel needs whose
+output axes alone cannot occupy the machine: a total, the statistics of a few long rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORTH = 1 << 18  # points of a reduction, below which one thread is as fast
 
 
 def split_reductions(body: Body, machine: Machine) -> Body:
-    """The body with its long reductions in two steps, where its outputs are too few for tasks."""
+    """The body with its long reductions in two steps, where its outputs are too few."""
     stmts: list[Stmt] = []
     extents = dict(body.extents)
     names = {s.name for s in body.stmts}

@@ -1,0 +1,230 @@
+"""What is computed once and where products find their operands: statements before any loop.
+
+`hoist` and `keep_values` give expensive terms statements of their own, `stage_products` puts
+the operands of products into scratch of the layout that their nests want, and `keep_results`
+lets a product write its result once, at the end of its tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from luminal_lab.codegen import analysis, terms
+from luminal_lab.codegen.body import Stmt
+from luminal_lab.codegen.dots import Product, is_constant, products
+from luminal_lab.codegen.terms import ref
+from luminal_lab.egraph.values import Value, postorder
+from luminal_lab.hlir.dtypes import F32
+
+if TYPE_CHECKING:
+    from luminal_lab.codegen.lower import Lowering
+
+
+# ------------------------------------------------------------------------ values computed once
+
+
+def hoist(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Give expensive terms that lack an axis of their statement a statement of their own."""
+    out: list[Stmt] = []
+    made: dict[Value, Value] = {}
+    for s in stmts:
+        by: dict[Value, Value] = {}
+        for root in s.values:
+            for v in _invariant(root, s, low):
+                if v not in made:
+                    name = low.fresh("t")
+                    out.append(Stmt(name, "set", (v,), v.dtype, v.free))
+                    made[v] = ref(name, sorted(v.free), v.dtype)
+                by[v] = made[v]
+        out.append(s.map(lambda v, by=by: terms.replace_terms(v, by)))
+    return out
+
+
+def _invariant(root: Value, s: Stmt, low: Lowering) -> list[Value]:
+    """Maximal expensive terms whose value is the same for at least four points of the space."""
+    found: dict[Value, None] = {}
+    stack, seen = [root], set()
+    while stack:
+        v = stack.pop()
+        if v in seen or not v.args:
+            continue
+        seen.add(v)
+        missing = analysis.points(s.space - v.free, low.extents)
+        if missing >= 4 and terms.is_expensive(v) and v.dtype.kind != "bool":
+            found.setdefault(v)
+        else:
+            stack.extend(reversed(v.args))
+    return list(found)
+
+
+def keep_values(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Keep expensive terms that two phases need, in scratch or in the output's own memory."""
+    mode = low.schedule.keep
+    if mode == "recompute":
+        return stmts
+    for v in analysis.shared_values(stmts):
+        users = [k for k, s in enumerate(stmts) if s.kind != "online" and _contains(s.value, v)]
+        first = users[0]
+        home = _output_home(v, stmts, low) if mode == "output" else None
+        if home is not None:
+            keeper = Stmt(home.name, "store", (v,), v.dtype, v.free, index=home.index)
+            assert home.index is not None
+            again = Value("load", (), (home.name, (home.index,)), dtype=v.dtype)
+            marker = low.fresh("kept")
+            keeper = replace(keeper, target=marker)
+            new = []
+            for k, s in enumerate(stmts):
+                if k == first:
+                    new.append(keeper)
+                if k in users:
+                    s = s.map(lambda x: terms.replace_terms(x, {v: again}))  # noqa: B023
+                    s = replace(s, after=(*s.after, marker))
+                new.append(s)
+            stmts = new
+            continue
+        name = low.fresh("e")
+        again = ref(name, sorted(v.free), v.dtype)
+        new = [s.map(lambda x: terms.replace_terms(x, {v: again})) for s in stmts]  # noqa: B023
+        new.insert(first, Stmt(name, "set", (v,), v.dtype, v.free))
+        stmts = new
+    return stmts
+
+
+def _contains(root: Value, v: Value) -> bool:
+    return any(t == v for t in postorder([root]))
+
+
+def _output_home(v: Value, stmts: Sequence[Stmt], low: Lowering) -> Stmt | None:
+    """A store whose elements can hold the term until the store itself happens."""
+    read = {n for s in stmts for n in s.reads()}
+    for s in stmts:
+        fits = s.kind == "store" and s.axes == v.free and s.dtype is v.dtype and v.dtype is F32
+        if fits and s.name not in read and _contains(s.value, v):
+            return s
+    return None
+
+
+# --------------------------------------------------------------------------- products
+
+
+def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Put the operands of products where their nests want them."""
+    body = replace(low.body, stmts=tuple(stmts))
+    found = {p.stmt.name: p for p in products(body, low.machine)}
+    tiles = dict(zip(found, low.schedule.tiles))
+    made: dict[tuple, Value] = {}
+    out: list[Stmt] = []
+    for s in stmts:
+        p = found.get(s.name)
+        if p is None:
+            out.append(s)
+            continue
+        if s.name in tiles:
+            p = replace(p, rows_tile=tiles[s.name][0], cols_tile=tiles[s.name][1])
+        low.products[s.name] = p
+        right = _stage_right(p, s, out, made, low)
+        if s.kind == "online":
+            out.append(replace(s, values=(*s.values[:2], right)))
+            continue
+        left = _stage_left(p, s, out, made, low)
+        out.append(replace(s, values=(terms.op("mul", left, right),)))
+    return out
+
+
+def _stage(v: Value, layout, stem: str, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    key = (v, layout)
+    if key not in made:
+        name = low.fresh(stem)
+        s = Stmt(name, "set", (v,), v.dtype, v.free, layout=layout)
+        if is_constant(v, low.body):
+            low.build_stmts.append(s)
+            low.build_names.add(name)
+        else:
+            out.append(s)
+        low.declare(s)
+        made[key] = ref(name, sorted(v.free), v.dtype)
+    return made[key]
+
+
+def _stage_right(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    """Columns: panels as wide as the register tile, one row of a panel per point reduced."""
+    v = p.right
+    rows = analysis.points(p.left.free - v.free, low.extents)
+    plain = (
+        v.op == "load" and not v.attrs[0].startswith("%") and len(v.attrs) == 2 and not v.args
+    )
+    if plain and v.dtype is F32 and not is_constant(v, low.body):
+        if terms.coefficient(v, p.col) == 1 and rows <= 4 * p.rows_tile:
+            return v
+    over = [a for a in s.over if a in v.free]
+    outer = sorted(v.free - {p.col} - set(over), key=lambda a: (a not in p.outer, a))
+    layout = (
+        *((a, 1) for a in outer),
+        (p.col, p.cols_tile),
+        *((a, 1) for a in over),
+        (p.col, 1),
+    )
+    return _stage(v, layout, "b", out, made, low)
+
+
+def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
+    """Rows: plain rows, read by broadcasts; a plain load is read where it is."""
+    v = p.left
+    over = [a for a in s.over if a in v.free]
+    if v.op == "load" and not v.args and v.dtype is F32 and len(v.attrs) == 2:
+        if v.attrs[0].startswith("%"):
+            return v
+        stride = terms.coefficient(v, p.row)
+        inner = terms.coefficient(v, over[-1])
+        few = low.extents[p.row] <= p.rows_tile
+        if (inner == 1 and stride is not None and (stride * 4) % 1024) or stride == 1 or few:
+            return v
+    rows = sorted(v.free - set(over) - {p.row})
+    layout = (*((a, 1) for a in rows), (p.row, 1), *((a, 1) for a in over))
+    return _stage(v, layout, "a", out, made, low)
+
+
+def keep_results(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Write a product to memory once, at the end of its tile, with what all its readers add.
+
+    Without this a product whose readers cannot join its nest would accumulate in memory. What
+    is written is the largest elementwise term through which all readers see the product.
+    """
+    for name in [s.name for s in stmts if s.name in low.products and s.kind == "reduce"]:
+        at = next(k for k, s in enumerate(stmts) if s.name == name)
+        product = stmts[at]
+        readers = [s for s in stmts if name in s.reads()]
+        if all(s.kind in ("set", "store") and s.space == product.axes for s in readers):
+            continue
+        if (
+            all(s.kind == "online" for s in readers)
+            and len({s.values[0] for s in readers}) == 1
+        ):
+            continue  # its s is kept by the loop that carries it
+        term = _cover(ref(name, sorted(product.axes), product.dtype), readers, product.axes)
+        kept = low.fresh(name[1:] + ".kept")
+        by = {term: ref(kept, sorted(product.axes), term.dtype)}
+        stmts = [s.map(lambda v, by=by: terms.replace_terms(v, by)) for s in stmts]
+        first = min(k for k, s in enumerate(stmts) if kept in s.reads())
+        where = max([at] + [k for k, s in enumerate(stmts) if s.name in terms.reads(term)])
+        assert where < first
+        keeper = Stmt(kept, "set", (term,), term.dtype, term.free)
+        stmts = [*stmts[: where + 1], keeper, *stmts[where + 1 :]]
+    return stmts
+
+
+def _cover(v: Value, readers: Sequence[Stmt], axes: frozenset[str]) -> Value:
+    """The largest term over the same axes that contains every use of `v`."""
+    roots = [r for s in readers for r in s.values]
+    early = {d for s in readers for d in s.reads() if d.startswith("%")} - {v.attrs[0]}
+    while v not in roots:
+        parents = {t for t in postorder(roots) if v in t.args}
+        if len(parents) != 1:
+            break
+        up = parents.pop()
+        if up.free != axes or up.dtype is not v.dtype or early & set(terms.reads(up)):
+            break
+        v = up
+    return v
