@@ -121,8 +121,9 @@ def dot_sides(body: Value, over: Sequence[str]) -> tuple[list[Value], list[Value
         >>> from luminal_lab.hlir.dtypes import F32
         >>> from luminal_lab.hlir.index import Index
         >>> load = lambda b, *a: Value("load", (), (b, tuple(map(Index.axis, a))), dtype=F32)
-        >>> dot_sides(Value("mul", (load("x", "i", "k"), load("w", "k", "j")), dtype=F32),
-        ["k"]) ([(load x (i, k))], [(load w (k, j))])
+        >>> product = Value("mul", (load("x", "i", "k"), load("w", "k", "j")), dtype=F32)
+        >>> dot_sides(product, ["k"])
+        ([(load x (i, k))], [(load w (k, j))])
     """
     while body.op == "red":
         body = body.args[0]
