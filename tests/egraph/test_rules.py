@@ -30,6 +30,7 @@ NEEDED = [
     ("max-scale", "(> k 0.0)"),
     ("online-linear", "(set-not-contains f j)"),
     ("online-scale", "(> (* k c) 0.0)"),
+    ("online-unless", "(set-not-contains f j)"),
     ("select-scale-else", "(> k 0.0)"),
     ("select-scale-then", "(> k 0.0)"),
     ("sum-constant", "(set-not-contains f j)"),
