@@ -168,16 +168,16 @@ def _connect(
     if tail == head:
         return
     rank = len(hlir.nodes[operand.node].shape)
-    moved = _moved(hlir, operand)
+    dashed = moved(hlir, operand)
     title = f"%{operand.node}{operand.view}" if rank else f"%{operand.node}"
     old = arrows.get((tail, head))
     if old is not None:
         title = title if title in old.title.split("\n") else f"{old.title}\n{title}"
-        moved = moved and old.dashed
-    arrows[(tail, head)] = Arrow(tail, head, title, moved)
+        dashed = dashed and old.dashed
+    arrows[(tail, head)] = Arrow(tail, head, title, dashed)
 
 
-def _moved(hlir: Hlir, operand: Operand) -> bool:
+def moved(hlir: Hlir, operand: Operand) -> bool:
     """Whether a read permutes, slices, regroups or pads (broadcasting and reducing do not)."""
     axes = [
         index.single
@@ -196,8 +196,13 @@ def node_box(hlir: Hlir, n: int) -> Box:
         label(hlir, node),
         f"{node.dtype} {units.shape(node.shape)}",
         hover(hlir, n),
-        _FAMILY_COLOUR[OPS[node.op].family],
+        colour(node.op),
     )
+
+
+def colour(op: str) -> str:
+    """The colour of an op's family."""
+    return _FAMILY_COLOUR[OPS[op].family]
 
 
 def label(hlir: Hlir, node: Node) -> str:
