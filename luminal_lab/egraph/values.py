@@ -87,16 +87,23 @@ def _free(op: str, args: tuple[Value, ...], attrs: tuple) -> frozenset[str]:
 def postorder(roots: Iterable[Value]) -> Iterator[Value]:
     """Each distinct subterm once, arguments before users (iterative: terms can be deep)."""
     seen: set[Value] = set()
+    stack: list[Any] = []  # values to visit; a list around one whose arguments are done
     for root in roots:
-        stack: list[tuple[Value, bool]] = [(root, False)]
+        stack.append(root)
         while stack:
-            value, done = stack.pop()
-            if done:
+            value = stack.pop()
+            if type(value) is list:
+                yield value[0]
+                continue
+            known = len(seen)
+            seen.add(value)
+            if len(seen) == known:
+                continue
+            if value.args:
+                stack.append([value])
+                stack.extend(reversed(value.args))
+            else:
                 yield value
-            elif value not in seen:
-                seen.add(value)
-                stack.append((value, True))
-                stack.extend((a, False) for a in reversed(value.args))
 
 
 @dataclass(frozen=True)

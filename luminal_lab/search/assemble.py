@@ -19,6 +19,7 @@ from luminal_lab.search.machine import Machine
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph, ENode
+    from luminal_lab.hlir.dtypes import DType
     from luminal_lab.hlir.graph import OutputSpec
 
 
@@ -252,6 +253,25 @@ class Assembler:
             RegionKernels(Space(part), machine, self._variable(r))
             for r, part in enumerate(egraph.parts)
         )
+        self._buffers: dict[tuple, Buffer] = {}
+        self._placed: dict[tuple[str, str], AnyKernel] = {}
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DType, constant: bool) -> Buffer:
+        """A program's buffer; candidates share them."""
+        key = (name, shape, dtype.name, constant)
+        made = self._buffers.get(key)
+        if made is None:
+            made = self._buffers[key] = Buffer(name, shape, dtype, constant=constant)
+        return made
+
+    def placed(self, kernel: AnyKernel, text: str, inst: Any) -> AnyKernel:
+        """A region's kernel, covering the program's nodes; candidates share them."""
+        key = (text, inst.name)
+        made = self._placed.get(key)
+        if made is None:
+            nodes = tuple(sorted({inst.nodes[n] for n in kernel.nodes}))
+            made = self._placed[key] = replace(kernel, nodes=nodes)
+        return made
 
     def _variable(self, region: int) -> frozenset[str]:
         """Weights of a region that some instance binds to something that is not constant."""
@@ -299,7 +319,9 @@ class _Program:
         for spec in self.hlir.inputs:
             node = self.hlir.nodes[spec.node]
             constant = self.assembler.kinds_of_inputs[spec.name] != "arg"
-            self._add(spec.name, Buffer(spec.name, node.shape, node.dtype, constant=constant))
+            self.buffers[spec.name] = self.assembler.buffer(
+                spec.name, node.shape, node.dtype, constant
+            )
             self.kinds[spec.name] = spec.kind
             self.alias[spec.name] = spec.name
         steps = [
@@ -325,9 +347,6 @@ class _Program:
             target=self.assembler.egraph.target,
         )
 
-    def _add(self, name: str, buffer: Buffer) -> None:
-        self.buffers[name] = replace(buffer, name=name)
-
     def _instance(self, k: int, inst: Any, steps: Iterable[Step]) -> None:
         region = self.assembler.regions[inst.region]
         part = region.part
@@ -352,9 +371,9 @@ class _Program:
                 and not _is_custom(step.kernel)
             )
             for t in step.writes:
-                cls = part.classes[t]
-                self._add(local[t], Buffer("", cls.shape, cls.dtype, constant=constant))
-                self.kinds[local[t]] = "output" if local[t] in self.outputs else "temp"
+                cls, name = part.classes[t], local[t]
+                self.buffers[name] = self.assembler.buffer(name, cls.shape, cls.dtype, constant)
+                self.kinds[name] = "output" if name in self.outputs else "temp"
             self._call(step.kernel, step.text, bind, inst, constant, step.seconds)
         for t, names in values.items():
             for name in names:
@@ -383,8 +402,7 @@ class _Program:
     ) -> None:
         if text not in self.kernels:
             if inst is not None:
-                nodes = tuple(sorted({inst.nodes[n] for n in kernel.nodes}))
-                kernel = replace(kernel, nodes=nodes)
+                kernel = self.assembler.placed(kernel, text, inst)
             self.numbers[text] = len(self.kernels)
             self.predicted.append(seconds)
             self.kernels[text] = kernel
@@ -402,7 +420,7 @@ class _Program:
         kernel, text, back = canonical(
             Kernel((KernelOutput("dst", axes, load),), buffers, extents)
         )
-        self._add(name, replace(src, constant=False, strides=None))
+        self.buffers[name] = replace(src, name=name, constant=False, strides=None)
         self.kinds[name] = "output"
         where = {"src": source, "dst": name}
         seconds = kernel_cost(kernel, self.assembler.machine).seconds

@@ -110,6 +110,7 @@ class Space:
                     self.producers[cls.id] = tuple(made)
             else:
                 self._read_class(cls.id, cls.nodes, cls.free)
+        self._choices: dict[Body, tuple[tuple[int, int], ...]] = {}
         self.rank = self._ranks()
         self.outputs: tuple[int, ...] = tuple(
             dict.fromkeys(t for _, t in part.outputs if self.inputs[t] is None)
@@ -291,14 +292,20 @@ class Space:
 
     def genes(self, extraction: Extraction) -> tuple:
         """What of a genome an extraction used, as plain data: its identity."""
-        stored = tuple((b.tensor, b.producer) for b in sorted(extraction.bodies, key=_tensor))
+        stored = tuple(sorted((b.tensor, b.producer) for b in extraction.bodies))
         picks: dict[int, int] = {}
         for body in extraction.bodies:
-            for c, k in body.picks:
-                if len(self.options[c]) > 1 and k in self.options[c]:
-                    picks[c] = k
+            picks.update(self._chosen(body))
         return stored, tuple(sorted(picks.items()))
 
-
-def _tensor(body: Body) -> int:
-    return body.tensor
+    def _chosen(self, body: Body) -> tuple[tuple[int, int], ...]:
+        """The picks of a body at which there was a choice."""
+        known = self._choices.get(body)
+        if known is None:
+            known = tuple(
+                (c, k)
+                for c, k in body.picks
+                if len(self.options[c]) > 1 and k in self.options[c]
+            )
+            self._choices[body] = known
+        return known

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
 from luminal_lab.errors import SearchError
@@ -46,19 +47,21 @@ def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
             buffers=buffers,
         )
         return renamed, kernel_text(renamed), back
+    order = list(postorder(o.value for o in kernel.outputs))
     axes: dict[str, str] = {}
-    for axis in _axes_in_order(kernel):
-        axes.setdefault(axis, f"a{len(axes)}")
+    for axis in _axes_in_order(kernel, order):
+        if axis not in axes:
+            axes[axis] = f"a{len(axes)}"
     memo: dict[Value, Value] = {}
-    for value in postorder(o.value for o in kernel.outputs):
+    for value in order:
         memo[value] = _rename(value, tuple(memo[a] for a in value.args), axes, names)
     outputs = tuple(
-        KernelOutput(names[o.buffer], tuple(i.rename(axes) for i in o.index), memo[o.value])
+        KernelOutput(names[o.buffer], _renamed(o.index, axes), memo[o.value])
         for o in kernel.outputs
     )
     extents = {new: kernel.extents[old] for old, new in axes.items()}
     renamed = Kernel(outputs, buffers, extents, kernel.nodes, kernel.rules)
-    return renamed, kernel_text(renamed), back
+    return renamed, _text(renamed, list(memo.values())), back
 
 
 def reads_of(kernel: AnyKernel) -> tuple[str, ...]:
@@ -71,16 +74,16 @@ def writes_of(kernel: AnyKernel) -> tuple[str, ...]:
     return kernel.writes() if isinstance(kernel, Kernel) else kernel.writes
 
 
-def _axes_in_order(kernel: Kernel) -> Iterator[str]:
+def _axes_in_order(kernel: Kernel, order: Iterable[Value]) -> Iterator[str]:
     for out in kernel.outputs:
         for index in out.index:
-            yield from axes_of(index)
-    for value in postorder(o.value for o in kernel.outputs):
+            yield from _axes(index)
+    for value in order:
         if value.op == "load":
             for index in value.attrs[1]:
-                yield from axes_of(index)
+                yield from _axes(index)
         elif value.op == "iota":
-            yield from axes_of(value.attrs[0])
+            yield from _axes(value.attrs[0])
         elif value.op == "red":
             yield value.attrs[1]
         elif value.op == "online":
@@ -96,14 +99,31 @@ def axes_of(index: Index) -> Iterator[str]:
             yield atom
 
 
+@lru_cache(maxsize=4096)
+def _axes(index: Index) -> tuple[str, ...]:
+    return tuple(axes_of(index))
+
+
+def _renamed(indices: Iterable[Index], axes: Mapping[str, str]) -> tuple[Index, ...]:
+    return tuple(_named(i, tuple(axes[a] for a in _axes(i))) for i in indices)
+
+
+@lru_cache(maxsize=16384)  # a search renames the same few indices in thousands of kernels
+def _named(index: Index, names: tuple[str, ...]) -> Index:
+    return index.rename(dict(zip(_axes(index), names)))
+
+
+_index_text = lru_cache(maxsize=4096)(str)
+
+
 def _rename(
     value: Value, args: tuple[Value, ...], axes: Mapping[str, str], buffers: Mapping[str, str]
 ) -> Value:
     attrs = value.attrs
     if value.op == "load":
-        attrs = (buffers[attrs[0]], tuple(i.rename(axes) for i in attrs[1]))
+        attrs = (buffers[attrs[0]], _renamed(attrs[1], axes))
     elif value.op == "iota":
-        attrs = (attrs[0].rename(axes),)
+        attrs = _renamed(attrs, axes)
     elif value.op == "red":
         attrs = (attrs[0], axes[attrs[1]])
     elif value.op == "online":
@@ -124,6 +144,12 @@ def buffer_text(buffer: Buffer, name: str | None = None) -> str:
 
 def kernel_text(kernel: AnyKernel) -> str:
     """The kernel as text, one line per buffer, value and store."""
+    if isinstance(kernel, LibraryKernel):
+        return _text(kernel, ())
+    return _text(kernel, postorder(o.value for o in kernel.outputs))
+
+
+def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
     lines = [f"buffer {buffer_text(b)}" for b in kernel.buffers.values()]
     if isinstance(kernel, LibraryKernel):
         attrs = {k: to_plain(v) for k, v in sorted(kernel.attrs.items())}
@@ -134,11 +160,11 @@ def kernel_text(kernel: AnyKernel) -> str:
         return "\n".join(lines)
     lines.append("axes " + " ".join(f"{a}={n}" for a, n in kernel.extents.items()))
     names: dict[Value, str] = {}
-    for value in postorder(o.value for o in kernel.outputs):
+    for value in order:
         names[value] = f"v{len(names)}"
         lines.append(f"{names[value]}: {value.dtype} = {_value_text(value, names)}".rstrip())
     for out in kernel.outputs:
-        at = ", ".join(map(str, out.index))
+        at = ", ".join(map(_index_text, out.index))
         lines.append(f"store {out.buffer}[{at}] = {names[out.value]}")
     return "\n".join(lines)
 
@@ -146,7 +172,7 @@ def kernel_text(kernel: AnyKernel) -> str:
 def _value_text(value: Value, names: Mapping[Value, str]) -> str:
     args = " ".join(names[a] for a in value.args)
     if value.op == "load":
-        at = ", ".join(map(str, value.attrs[1]))
+        at = ", ".join(map(_index_text, value.attrs[1]))
         return f"load {value.attrs[0]}[{at}] {args}"
     attrs = " ".join(repr(a) if value.op == "const" else str(a) for a in value.attrs)
     return " ".join(part for part in (value.op, attrs, args) if part)

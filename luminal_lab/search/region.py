@@ -52,6 +52,7 @@ class RegionSearch:
         self.memory = memory
         self.weights = Weights(self.space)
         self.found: dict[tuple, Individual] = {}
+        self._best: Individual | None = None
         self.rejected: dict[str, int] = {}
         self.considered = 0
         self._moves = self._all_moves()
@@ -61,7 +62,7 @@ class RegionSearch:
     @property
     def best(self) -> Individual | None:
         """The individual with the least predicted time."""
-        return min(self.found.values(), key=_by_cost, default=None)
+        return self._best
 
     def ranked(self) -> list[Individual]:
         """All distinct individuals by predicted time; ties by genes."""
@@ -100,6 +101,8 @@ class RegionSearch:
             return None
         made = Individual(genome, extraction, genes, self.seconds(extraction), memory)
         self.found[genes] = made
+        if self._best is None or _by_cost(made) < _by_cost(self._best):
+            self._best = made
         return made
 
     def _neighbours(self) -> dict[int, tuple[int, ...]]:
@@ -281,6 +284,30 @@ class RegionSearch:
         g = one.genome
         choice = self.weights.cheapest(one.extraction.place, online=True)
         return self.evaluate(Genome(choice, g.place, g.producer))
+
+    def grafted(
+        self, one: Individual, other: Individual, rng: random.Random
+    ) -> Individual | None:
+        """An individual that makes one to three tensors as another one does.
+
+        What a graft brings are whole kernels, which have been built and priced already.
+        """
+        choice, place = list(one.genome.choice), list(one.extraction.place)
+        producer = list(one.genome.producer)
+        changed = 0
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            body = rng.choice(other.extraction.bodies)
+            for c, _ in body.picks:
+                if choice[c] != other.genome.choice[c]:
+                    choice[c] = other.genome.choice[c]
+                    changed |= 1 << c
+            producer[body.tensor] = other.genome.producer[body.tensor]
+            for t, held in self.space.holders.items():
+                wanted = t == body.tensor or other.extraction.place[t]
+                if place[t] != wanted and (held & body.mask or t == body.tensor):
+                    place[t] = wanted
+                    changed |= held | 1 << t
+        return self.evaluate(Genome(tuple(choice), tuple(place), tuple(producer)), one, changed)
 
     def random_genome(self, rng: random.Random, sigma: float, near: Genome) -> Genome:
         """A genome by perturbed work, with some placements of `near` flipped."""

@@ -344,7 +344,10 @@ class _Search:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Exploring makes many small objects and no cycles: collecting would take a third of it."""
+    """Exploring makes many small objects and no cycles: collecting would take a third of it.
+
+    Afterwards they all count as old, so that the next collection does not visit them either.
+    """
     if not gc.isenabled():
         yield
         return
@@ -352,6 +355,9 @@ def without_collector() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 

@@ -10,6 +10,8 @@ import heapq
 import math
 import random
 from collections.abc import Sequence
+from functools import lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from luminal_lab.hlir.ops import REDUCTIONS
@@ -24,6 +26,13 @@ ONLINE = 1e-3  # the work of an online reduction, where these are preferred, aga
 LAST_RESORT = 1e15  # a read of a tensor that is not to be stored
 
 
+@lru_cache(maxsize=16)
+def _lognormal(sigma: float) -> tuple[float, ...]:
+    """The middles of 256 equally likely parts of a lognormal distribution."""
+    normal = NormalDist()
+    return tuple(math.exp(sigma * normal.inv_cdf((k + 0.5) / 256)) for k in range(256))
+
+
 class Weights:
     """The work of each e-node: operations per point, times the points of its axes.
 
@@ -33,8 +42,11 @@ class Weights:
 
     def __init__(self, space: Space):
         self.space = space
-        self.entries: list[tuple[int, int, tuple[int, ...], float]] = []
-        self.stored: list[int] = []  # the T-class that an entry reads, -1 for others
+        self.owner: list[int] = []  # of each entry, the class that it is a member of
+        self.option: list[int] = []  # its e-node; -1 for a read of a tensor that may be stored
+        self.kids: list[tuple[int, ...]] = []
+        self.work: list[float] = []
+        self.stored: list[tuple[int, int]] = []  # the entries that are reads, with their tensor
         self.online: list[int] = []  # the entries that are online reductions
         classes = space.part.classes
         for cls in classes:
@@ -43,19 +55,24 @@ class Weights:
             for k in space.options[cls.id]:
                 e = cls.nodes[k]
                 if e.op == "online":
-                    self.online.append(len(self.entries))
-                self.entries.append((cls.id, k, space.kids[cls.id][k], self._work(cls.free, e)))
-                self.stored.append(-1)
+                    self.online.append(len(self.work))
+                self._add(cls.id, k, space.kids[cls.id][k], self._work(cls.free, e))
             for t, k in space.reads[cls.id]:
+                self.stored.append((len(self.work), t))
                 work = 0.5 * self._points(cls.free)
-                self.entries.append((cls.id, -1, space.kids[cls.id][k], work))
-                self.stored.append(t)
+                self._add(cls.id, -1, space.kids[cls.id][k], work)
         self.parents: list[list[int]] = [[] for _ in classes]
-        self.pending = [len(e[2]) for e in self.entries]
-        for i, (_, _, kids, _) in enumerate(self.entries):
+        self.pending = [len(kids) for kids in self.kids]
+        for i, kids in enumerate(self.kids):
             for kid in kids:
                 self.parents[kid].append(i)
-        self.leaves = [i for i, e in enumerate(self.entries) if not e[2]]
+        self.leaves = [i for i, kids in enumerate(self.kids) if not kids]
+
+    def _add(self, owner: int, option: int, kids: tuple[int, ...], work: float) -> None:
+        self.owner.append(owner)
+        self.option.append(option)
+        self.kids.append(kids)
+        self.work.append(work)
 
     def _points(self, axes: frozenset[str]) -> float:
         return math.prod(self.space.part.extents[a] for a in sorted(axes))
@@ -85,34 +102,39 @@ class Weights:
             sigma: Spread of the lognormal factor on each e-node's work; 0 for none.
             online: Whether to prefer online reductions wherever there are any.
         """
-        entries, stored, parents = self.entries, self.stored, self.parents
+        owner, option, kids, parents = self.owner, self.option, self.kids, self.parents
         pending = self.pending.copy()
         cost: list[float | None] = [None] * len(parents)
         choice = [-1] * len(parents)
         if rng is not None and sigma > 0:
-            work = [e[3] * math.exp(sigma * rng.gauss(0.0, 1.0)) for e in entries]
+            factor = _lognormal(sigma)
+            draws = rng.randbytes(len(self.work))
+            work = [w * factor[d] for w, d in zip(self.work, draws)]
         else:
-            work = [e[3] for e in entries]
+            work = self.work.copy()
         for i in self.online if online else ():
             work[i] *= ONLINE
-        for i, t in enumerate(stored):
-            if t >= 0 and not place[t]:
+        for i, t in self.stored:
+            if not place[t]:
                 work[i] = LAST_RESORT
         heap = [(work[i], i) for i in self.leaves]
         heapq.heapify(heap)
+        pop, push = heapq.heappop, heapq.heappush
         while heap:
-            d, i = heapq.heappop(heap)
-            c, k, _, _ = entries[i]
+            d, i = pop(heap)
+            c, k = owner[i], option[i]
             if k >= 0 and choice[c] < 0:
                 choice[c] = k
             if cost[c] is not None:
                 continue
             cost[c] = d
             for p in parents[c]:
-                pending[p] -= 1
-                if pending[p] == 0 and (cost[entries[p][0]] is None or entries[p][1] >= 0):
-                    total = work[p] + sum(cost[x] for x in entries[p][2])  # type: ignore[misc]
-                    heapq.heappush(heap, (total, p))
+                left = pending[p] = pending[p] - 1
+                if not left and (option[p] >= 0 or cost[owner[p]] is None):
+                    total = work[p]
+                    for x in kids[p]:
+                        total += cost[x]  # type: ignore[operator]
+                    push(heap, (total, p))
         for c, options in enumerate(self.space.options):
             if options and choice[c] < 0:
                 choice[c] = options[0]

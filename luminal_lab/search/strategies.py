@@ -19,6 +19,8 @@ from luminal_lab.search.region import Individual, RegionSearch
 Strategy = Callable[[RegionSearch, random.Random], Iterator[None]]
 
 SIGMAS = (0.2, 0.5, 1.0, 1.5)
+FRESH = 64  # samples that are independent of each other
+EIGHTH = 16  # of the later ones, one in so many
 
 
 def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
@@ -74,18 +76,36 @@ def _moves_of(
 
 
 def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
-    """Independent genomes by perturbed work, around the seeds and the best so far; endless."""
+    """Genomes by perturbed work, around the seeds and the best so far; endless.
+
+    The first ones are independent. After that most are grafts among what was found, or random
+    moves of it: they vary as much, and share their kernels.
+    """
     seeds = search.seeds()
     turn = 0
+    pool: list[Individual] = []
     while True:
         best = search.best
         around = [*seeds, best] if best is not None else seeds
         if not around:
             return
-        near = around[turn % len(around)]
-        search.evaluate(search.random_genome(rng, SIGMAS[turn % len(SIGMAS)], near.genome))
+        if turn < FRESH or turn % EIGHTH == 0:
+            near = around[turn % len(around)]
+            sigma = SIGMAS[turn % len(SIGMAS)]
+            made = search.evaluate(search.random_genome(rng, sigma, near.genome))
+        elif rng.random() < 0.75:
+            made = search.grafted(rng.choice(pool), rng.choice(pool), rng)
+        else:
+            made = _walked(search, rng.choice(pool), rng)
+        if made is not None:
+            pool.append(made)
         turn += 1
         yield
+
+
+def _walked(search: RegionSearch, one: Individual, rng: random.Random) -> Individual | None:
+    moves = list(search.moves(one))
+    return search.moved(one, rng.choice(moves)) if moves else None
 
 
 def genetic(search: RegionSearch, rng: random.Random) -> Iterator[None]:
