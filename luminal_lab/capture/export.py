@@ -156,7 +156,8 @@ class _Inputs:
     """What each placeholder became, and the name of its input."""
 
     values: dict[Any, Any]
-    names: dict[str, str]  # fx placeholder name, or a weight's qualified name -> input name
+    names: dict[str, str]  # fx placeholder name -> input name
+    weights: dict[str, str]  # a weight's qualified name -> input name
 
 
 def lower_program(
@@ -192,15 +193,17 @@ def _symbols(program: ExportedProgram) -> dict[str, tuple[int, int]]:
 
 
 def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | None) -> _Inputs:
-    out = _Inputs({}, {})
+    out = _Inputs({}, {}, {})
+    taken = {str(s.target) for s in program.graph_signature.input_specs if s.target}
     shared: list[tuple[torch.Tensor, Tensor, str]] = []
     position = 0
     for hole, spec in zip(
         placeholders(program.graph_module), program.graph_signature.input_specs
     ):
         if spec.kind is InputKind.USER_INPUT:
-            out.values[hole] = _user_input(graph, hole, spec, position)
-            out.names[hole.name] = hole.name
+            own = _unique(hole.name, taken)  # a buffer may be called like an argument
+            out.values[hole] = _user_input(graph, hole, own, spec, position)
+            out.names[hole.name] = own
             position += 1
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             target = str(spec.target)
@@ -213,7 +216,7 @@ def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | Non
                 )
                 shared.append(known := (tensor, made, target))
             out.values[hole] = known[1]
-            out.names[target] = out.names[hole.name] = known[2]
+            out.weights[target] = out.names[hole.name] = known[2]
         else:
             raise CaptureError(
                 f"the input {hole.name!r} is a {spec.kind.name.lower()}, not a tensor",
@@ -222,7 +225,7 @@ def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | Non
     return out
 
 
-def _user_input(graph: Graph, hole: Any, spec: Any, position: int) -> Any:
+def _user_input(graph: Graph, hole: Any, name: str, spec: Any, position: int) -> Any:
     if isinstance(spec.arg, ConstantArgument):
         return spec.arg.value
     value = hole.meta["val"]
@@ -237,7 +240,7 @@ def _user_input(graph: Graph, hole: Any, spec: Any, position: int) -> Any:
         raise CaptureError(
             f"the input {hole.name!r} has dtype {value.dtype}, which HLIR has no type for"
         ) from None
-    return graph.input(hole.name, dims(value.shape), dtype, "arg", position=position)
+    return graph.input(name, dims(value.shape), dtype, "arg", position=position)
 
 
 def _weight(
@@ -290,7 +293,8 @@ def _outputs(
             if fx.op == "placeholder":
                 facts["aliases"] = inputs.names[fx.name]
         elif spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
-            target = inputs.names[str(spec.target)]
+            of = inputs.weights if spec.kind is OutputKind.BUFFER_MUTATION else inputs.names
+            target = of[str(spec.target)]
             facts = {"name": _unique(f"{target}.new", taken), "mutates": target}
         else:
             raise CaptureError(f"an output of kind {spec.kind.name.lower()} is not supported")

@@ -20,9 +20,9 @@ from luminal_lab.codegen.tile import (
     Local,
     Loop,
     Space,
-    Store,
     TileProgram,
     is_local,
+    values_of,
 )
 from luminal_lab.hlir.dtypes import DType
 
@@ -72,8 +72,8 @@ def _collect(nodes, path, order, touches) -> None:
             names[node.local] = "write"
         if isinstance(node, Fold):
             names.setdefault(node.source, "fold")
-        if isinstance(node, Assign | Accumulate | Store):
-            for n in reads(node.value):
+        for value in values_of(node):
+            for n in reads(value):
                 if is_local(n):
                     names.setdefault(n, "read")
         for n, kind in names.items():

@@ -38,6 +38,13 @@ def loads(s: Stmt) -> list[Value]:
     return [v for v in postorder(s.values) if v.op == "load"]
 
 
+def scalar_axes(s: Stmt) -> frozenset[str]:
+    """Axes of a scatter that cannot be vectors: points meet there, or go where data say."""
+    if not s.scatter:
+        return frozenset()
+    return frozenset(s.ordered).union(*(v.free for v in s.values[1:]))
+
+
 def vector_axis(s: Stmt, body: Body, last: Mapping[str, str] = {}) -> str | None:
     """The axis of a statement's space whose points should become vector lanes, if any.
 
@@ -49,7 +56,7 @@ def vector_axis(s: Stmt, body: Body, last: Mapping[str, str] = {}) -> str | None
         last: The innermost axis of the memory layout of locals, by name.
     """
     best, best_score = None, 0.0
-    for a in sorted(s.space):
+    for a in sorted(s.space - scalar_axes(s)):
         if body.extents[a] < 2:
             continue
         score = 0.0

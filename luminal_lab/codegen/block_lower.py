@@ -52,6 +52,11 @@ def lower_blocks(body: Body, schedule) -> TileProgram:
         ScheduleError: the schedule cuts an axis that does not exist, puts a reduced axis into
             the grid, or asks for a block that is not a power of two.
     """
+    if any(s.scatter for s in body.stmts):
+        raise ScheduleError(
+            "a kernel that scatters has no form in blocks: its points may meet at one place",
+            fix="use target 'cpu'",
+        )
     grid, serial = dict(schedule.grid), dict(schedule.serial)
     reduced = frozenset(a for s in body.stmts for a in s.over)
     for axis, step in {**grid, **serial}.items():

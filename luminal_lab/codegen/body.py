@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.rename import alpha_rename
 from luminal_lab.codegen.terms import const, ref
-from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
+from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import DivMod, Index
 
@@ -31,7 +32,8 @@ class Stmt:
     Arguments:
         name: Name of its result, `%…`; for a store the buffer's name.
         kind: `reduce`, `online`, `set` or `store`.
-        values: The value; for `online` the three values s, c, w.
+        values: The value; for `online` the three values s, c, w; for a store that scatters the
+            values of `@0…` in its index too.
         dtype: Of the result.
         axes: The free axes of the result.
         over: The axes that it reduces.
@@ -40,6 +42,9 @@ class Stmt:
         after: Names of statements that must precede it though it does not read them.
         target: The local that it writes when that is not its own name (carried state).
         layout: Memory layout of its result, when it is not the plain one.
+        scatter: `set` or `add` for a store whose points may meet at one place.
+        ordered: The axes along which they may, outermost first: loops over these keep their
+            order and run on one thread.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Stmt:
     after: tuple[str, ...] = ()
     target: str = ""
     layout: tuple[tuple[str, int], ...] = ()
+    scatter: str = ""
+    ordered: tuple[str, ...] = ()
 
     @property
     def value(self) -> Value:
@@ -102,31 +109,52 @@ class Body:
 def statements(kernel: Kernel) -> Body:
     """The statements of a kernel, arguments before users."""
     extents = dict(kernel.extents)
-    values = [o.value for o in kernel.outputs]
+    values = list(kernel.values())
     values = _simplify(values, kernel.buffers, extents)
-    values = alpha_rename(values, [_out_axes(o.index) for o in kernel.outputs], extents)
+    values = alpha_rename(values, [frozenset(o.axes) for o in kernel.outputs], extents)
     stmts = _cut(values)
     unit = {a: Index.num(0) for a, n in extents.items() if n == 1}
-    for out, value in zip(kernel.outputs, stmts[1]):
+    left = iter(stmts[1])
+    for out in kernel.outputs:
         buffer = kernel.buffers[out.buffer]
         index = terms.flat_index(buffer, out.index).substitute(unit, extents)
-        if buffer.numel:
-            stmts[0].append(
-                Stmt(
-                    out.buffer,
-                    "store",
-                    (value,),
-                    value.dtype,
-                    index.axes | value.free,
-                    index=index,
+        mine = tuple(next(left) for _ in out.values)
+        if not buffer.numel or not all(extents[a] for a in out.axes):
+            continue
+        axes = frozenset(a for a in out.axes if a not in unit)
+        mode, ordered = "", ()
+        if out.scatter is not None:
+            into = kernel.buffers[out.scatter.into]
+            if into.shape != buffer.shape or into.element_strides != buffer.element_strides:
+                raise ScheduleError(
+                    f"a scatter into {into.name} is stored in another layout in {buffer.name}"
                 )
-            )
+            mode = out.scatter.mode
+            ordered = tuple(a for a in meeting_axes(out, extents) if a not in unit)
+        else:
+            axes = index.axes | mine[0].free
+        s = Stmt(out.buffer, "store", mine, mine[0].dtype, axes, index=index)
+        stmts[0].append(replace(s, scatter=mode, ordered=ordered))
     body = Body(kernel, tuple(stmts[0]), extents, kernel.buffers)
     return _merge_axes(_only_needed(body))
 
 
-def _out_axes(index: tuple[Index, ...]) -> frozenset[str]:
-    return frozenset().union(*(i.axes for i in index)) if index else frozenset()
+def meeting_axes(out: KernelOutput, extents: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes along which points of a scatter may meet at one place, in their order.
+
+    Two points are apart where a dim's index is made of some axes alone, each step of one larger
+    than all that the smaller ones can do, and these axes differ.
+    """
+    apart: set[str] = set()
+    for i in out.index:
+        span = 1
+        for atom, coef in reversed(i.terms):  # smallest coefficient first
+            if not isinstance(atom, str) or atom.startswith("@") or abs(coef) < span:
+                break
+            span = abs(coef) * extents[atom]
+        else:
+            apart |= i.axes
+    return tuple(a for a in out.axes if a not in apart)
 
 
 def _only_needed(body: Body) -> Body:
@@ -279,6 +307,7 @@ def _mergeable(body: Body) -> tuple[str, str] | None:
                 if a != b and ca == cb * body.extents.get(b, 0) and not a.startswith("@"):
                     pairs.setdefault((a, b))
     for s in body.stmts:
+        locked |= set(s.ordered)
         if s.kind == "online":
             locked |= set(s.over)
     for a, b in pairs:

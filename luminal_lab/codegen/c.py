@@ -24,11 +24,13 @@ from luminal_lab.codegen.tile import (
     TileProgram,
     is_local,
     value_of,
+    values_of,
     walk,
 )
 from luminal_lab.hlir.index import Index
 
 ALIGN = 64
+_CHUNK = 1 << 18  # bytes of a destination that a task copies
 
 
 def render_c(program: TileProgram, entry: str, threads: int) -> KernelSource:
@@ -83,7 +85,7 @@ class _Renderer(StatementPrinter):
         for suffix, nodes in (("_pack", program.build), ("", program.body)):
             if suffix and not nodes:
                 continue
-            body = self._entry(nodes, suffix)
+            body = ("" if suffix else self._destinations()) + self._entry(nodes, suffix)
             entries.append(
                 f"void {self.entry}{suffix}(char *const *b, long threads) {{\n{body}}}\n"
             )
@@ -95,6 +97,33 @@ class _Renderer(StatementPrinter):
             workspace_bytes=workspace,
             language="c",
         )
+
+    def _destinations(self) -> str:
+        """A scatter's output begins as a copy of its destination, or is that memory."""
+        program, lines = self.program, []
+        params = (*program.reads, *program.writes)
+        for k, out in enumerate(program.kernel.outputs):
+            if out.scatter is None:
+                continue
+            target, source = (len(program.reads) + program.writes.index(out.buffer),
+                              params.index(out.scatter.into))  # fmt: skip
+            nbytes = program.buffers[out.buffer].nbytes
+            name = f"{self.entry}_copy{k}"
+            self.functions.append(
+                f"static void {name}(void *ctx, long lo, long hi) {{\n"
+                "  char *const *b = (char *const *)ctx;\n"
+                f"  const long from = lo * {_CHUNK}L, past = hi * {_CHUNK}L;\n"
+                f"  const long to = past < {nbytes}L ? past : {nbytes}L;\n"
+                f"  __builtin_memcpy(b[{target}] + from, b[{source}] + from, to - from);\n"
+                "}\n"
+            )
+            chunks = -(-nbytes // _CHUNK)
+            threads = f"threads < {self.threads} ? threads : {self.threads}"
+            lines.append(
+                f"  if (b[{target}] != b[{source}]) "
+                f"ll_parallel_for({name}, (void *)b, {chunks}L, 1L, {threads});\n"
+            )
+        return "".join(lines)
 
     def _entry(self, nodes: Sequence[Node], suffix: str) -> str:
         self.lines, self.depth, self.declared = [], 1, [set()]
@@ -119,9 +148,9 @@ class _Renderer(StatementPrinter):
                     continue
                 for n in touched(node):
                     used.setdefault(n)
-                value = value_of(node)
-                for n in terms.reads(value) if value else ():
-                    used.setdefault(n)
+                for value in values_of(node):
+                    for n in terms.reads(value):
+                        used.setdefault(n)
                 if isinstance(node, Store):
                     used.setdefault(node.buffer)
         program = self.program

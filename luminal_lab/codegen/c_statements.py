@@ -31,7 +31,7 @@ from luminal_lab.codegen.tile import (
     Store,
     TileProgram,
     is_local,
-    value_of,
+    values_of,
     walk,
 )
 
@@ -114,7 +114,7 @@ class StatementPrinter:
         )
 
     def _statements(self, statements) -> None:
-        values = [v for s in statements if (v := value_of(s)) is not None]
+        values = [v for s in statements for v in values_of(s)]
         printer = self._printer(values)
         for s in statements:
             if isinstance(s, Init):
@@ -256,7 +256,54 @@ class StatementPrinter:
         for p in self.points(local.axes, s.vector if s.vector in local.axes else None):
             self._write(local, p, printer.value(s.value, p), printer)
 
+    def _scatter(self, s: Store, printer: ValuePrinter) -> None:
+        """Store where data say; a place outside of the buffer is left out."""
+        buffer = self.program.buffers[s.buffer]
+        store, t = buffer.dtype.name, letter(buffer.dtype)
+        axes = frozenset(s.index.axes).union(*(v.free for v in values_of(s)))
+        base, last = self.names.memory(s.buffer), terms.span(buffer)
+        for p in self.points({a for a in axes if not a.startswith("@")}, s.vector):
+            e = printer.convert(printer.value(s.value, p), t)
+            at = [printer.value(v, p) for v in s.at]
+            places = [f"((long){a.code})" for a in at]
+            if p.vector is None:
+                place = self.fresh()
+                self.emit(f"const long {place} = {printer.index(s.index, p, places)};")
+                self._at_place(s, store, t, base, place, last, e)
+                continue
+            name = self.fresh()
+            self.emit(f"{TYPES[t][1]} {name} = {printer.splat(e).code};")
+            place = self.fresh()
+            if s.scatter == "set" and s.index.coef(p.vector) == 1:
+                n, full = p.count or "W", "n" if p.count else ""
+                count = f", {p.count}" if p.count else ""
+                self.emit(f"const long {place} = {printer.index(s.index, p, places)};")
+                self.emit(
+                    f"if ({place} >= 0 && {place} + {n} <= {last}L) "
+                    f"ll_st{full}_{store}({base} + {place}, {name}{count});"
+                )
+                continue
+            self.open(f"for (int q = 0; q < {p.count or 'W'}; ++q)")
+            self.emit(f"const long {place} = {printer.index(s.index, p, places, 'q')};")
+            lane = f"(-{name}[q])" if t == "b" else f"{name}[q]"
+            self._at_place(s, store, t, base, place, last, Expr(lane, t))
+            self.close()
+
+    def _at_place(
+        self, s: Store, store: str, t: str, base: str, place: str, last: int, e: Expr
+    ) -> None:
+        code = e.code
+        if s.scatter == "add":
+            old = f"ll_get_{store}({base} + {place})"
+            code = f"{old} {'|' if t == 'b' else '+'} {code}"
+        self.emit(
+            f"if ((unsigned long){place} < {last}UL) ll_put_{store}({base} + {place}, {code});"
+        )
+
     def _store(self, s: Store, printer: ValuePrinter) -> None:
+        if s.scatter:
+            self._scatter(s, printer)
+            return
         buffer = self.program.buffers[s.buffer]
         axes = s.index.axes | s.value.free
         t = letter(buffer.dtype)
@@ -359,7 +406,6 @@ def touched(node: Node) -> list[str]:
         out.setdefault(node.local)
     if isinstance(node, Fold):
         out.setdefault(node.source)
-    value = value_of(node)
-    if value is not None:
+    for value in values_of(node):
         out.update(dict.fromkeys(n for n in terms.reads(value) if is_local(n)))
     return list(out)

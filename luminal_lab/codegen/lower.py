@@ -235,7 +235,7 @@ class Lowering:
 
     def _grid_of(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
         """Axes that all of the statements have and none reduces, in blocks that make tasks."""
-        reduced = {a for s in stmts for a in s.over}
+        reduced = {a for s in stmts for a in (*s.over, *s.ordered)}
         common = frozenset.intersection(*(s.axes for s in stmts)) - reduced
         if not common or max(analysis.points(s.space, self.extents) for s in stmts) < 4096:
             return ()
@@ -426,7 +426,7 @@ class Lowering:
             vector = self._vector(s, scope) if scope.nest else None
             if s.kind == "store":
                 assert s.index is not None
-                out.append(Store(s.name, s.index, s.value, vector))
+                out.append(Store(s.name, s.index, s.value, vector, s.scatter, s.values[1:]))
                 continue
             if s.kind == "reduce":
                 lanes = self._lanes_of(s, scope) if scope.nest else ()

@@ -102,6 +102,8 @@ def _vector(s: Stmt, scope: Scope, low: Lowering) -> str | None:
 def _joins(
     s: Stmt, p: Product | None, vector: str | None, g: Group, scope: Scope, low: Lowering
 ):
+    if (p is not None or g.product is not None) and any(t.scatter for t in (s, *g.stmts)):
+        return False  # its order of loops is its own
     if p is not None:
         q = g.product
         if q is None:
@@ -120,6 +122,8 @@ def _joins(
         )
     wide = g.vectors | ({vector} if vector else set())
     loops = {a for a in s.space if scope.step(a, low.extents) > 1 and low.extents[a] > 1}
+    if any(wide & analysis.scalar_axes(t) for t in (*g.stmts, s)):
+        return False
     if any(len(wide & _loops(t, scope, low)) > 1 for t in (*g.stmts, s)):
         return False
     shared = any(loops & _loops(t, scope, low) for t in g.stmts)
@@ -152,7 +156,8 @@ def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
     vectors = [a for a in space if a in g.vectors]
     vectors.sort(key=lambda a: (a not in reduced, a))
     rows = [a for a in space if a not in reduced and a not in vectors]
-    rows.sort(key=lambda a: (-_reach(a, g), a))
+    ordered = list(dict.fromkeys(a for s in g.stmts for a in s.ordered))
+    rows.sort(key=lambda a: (a in ordered and ordered.index(a) + 1, -_reach(a, g), a))
     inner = [a for a in space if a in reduced and a not in vectors]
     inner.sort(key=lambda a: (-_reach(a, g), a))
     order = [Entry(a, 1, "inner") for a in rows]

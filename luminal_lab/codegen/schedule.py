@@ -173,7 +173,7 @@ def main_grid(
     stores = body.stores()
     if not stores or body.split:
         return ()
-    reduced = frozenset(a for s in body.stmts for a in s.over)
+    reduced = frozenset(a for s in body.stmts for a in (*s.over, *s.ordered))
     axes = frozenset.intersection(*(s.axes for s in stores)) - reduced
     main = max(stores, key=lambda s: analysis.points(s.axes, body.extents))
     ordered = [a for a in analysis.by_stride(main) if a in axes]

@@ -100,7 +100,13 @@ def _output_home(v: Value, stmts: Sequence[Stmt], low: Lowering) -> Stmt | None:
     """A store whose elements can hold the term until the store itself happens."""
     read = {n for s in stmts for n in s.reads()}
     for s in stmts:
-        fits = s.kind == "store" and s.axes == v.free and s.dtype is v.dtype and v.dtype is F32
+        fits = (
+            s.kind == "store"
+            and not s.scatter
+            and s.axes == v.free
+            and s.dtype is v.dtype
+            and v.dtype is F32
+        )
         if fits and s.name not in read and _contains(s.value, v):
             return s
     return None

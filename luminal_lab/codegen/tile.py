@@ -199,12 +199,18 @@ class Fold:
 
 @dataclass(frozen=True)
 class Store:
-    """`buffer[index] = value`; the index is a flat element offset."""
+    """`buffer[index] = value`; the index is a flat element offset.
+
+    A `scatter` (`set` or `add`) stores at an index with the values `at` for `@0…`, and does
+    nothing where that is outside of the buffer.
+    """
 
     buffer: str
     index: Index
     value: Value
     vector: str | None = None
+    scatter: str = ""
+    at: tuple[Value, ...] = ()
 
 
 Statement = Init | Assign | Accumulate | Fold | Store
@@ -314,6 +320,14 @@ def value_of(node: Node) -> Value | None:
     return node.value if isinstance(node, Assign | Accumulate | Store) else None
 
 
+def values_of(node: Node) -> tuple[Value, ...]:
+    """All values that a statement computes: a scatter computes where it stores as well."""
+    value = value_of(node)
+    if value is None:
+        return ()
+    return (value, *node.at) if isinstance(node, Store) else (value,)
+
+
 def is_local(name: str) -> bool:
     """Whether a name that a load reads is that of a local."""
     return name.startswith("%")
@@ -337,7 +351,9 @@ def _lines(nodes: tuple[Node, ...], depth: int) -> Iterator[str]:
         elif isinstance(n, Fold):
             yield f"{pad}{n.local} = fold {n.op} {n.source}{vector}"
         else:
-            yield f"{pad}{n.buffer}[{n.index}] = {show(n.value)}{vector}"
+            at = "".join(f"; @{k}={show(v)}" for k, v in enumerate(n.at))
+            sign = "+=" if n.scatter == "add" else "="
+            yield f"{pad}{n.buffer}[{n.index}{at}] {sign} {show(n.value)}{vector}"
 
 
 _INFIX = {"add": "+", "mul": "*", "lessthan": "<", "mod": "%"}

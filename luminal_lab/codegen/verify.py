@@ -26,6 +26,7 @@ from luminal_lab.codegen.tile import (
     TileProgram,
     is_local,
     value_of,
+    values_of,
 )
 from luminal_lab.egraph.values import postorder
 from luminal_lab.errors import ScheduleError
@@ -103,15 +104,15 @@ class _Checker:
     def statement(self, node: Statement, path: Path) -> None:
         """One statement at its place."""
         value = value_of(node)
-        if value is not None:
-            for v in postorder([value]):
-                if v.op in ("red", "online"):
-                    self.fail(node, "a reduction was not lowered")
-                if v.op == "load":
-                    self.load(node, v, path)
+        for v in postorder(values_of(node)):
+            if v.op in ("red", "online"):
+                self.fail(node, "a reduction was not lowered")
+            if v.op == "load":
+                self.load(node, v, path)
         if isinstance(node, Store):
             self.stored.add(node.buffer)
-            self.inside(node, node.buffer, node.index)
+            if not node.scatter:
+                self.inside(node, node.buffer, node.index)
             axes = node.index.axes | node.value.free
         else:
             axes = self.local(node, path) | (value.free if value is not None else frozenset())
@@ -213,11 +214,9 @@ def _reads(node: Node) -> Iterator[str]:
         for inner in node.body:
             yield from _reads(inner)
         return
-    value = value_of(node)
-    if value is not None:
-        for v in postorder([value]):
-            if v.op == "load" and is_local(v.attrs[0]):
-                yield v.attrs[0]
+    for v in postorder(values_of(node)):
+        if v.op == "load" and is_local(v.attrs[0]):
+            yield v.attrs[0]
     if isinstance(node, Fold):
         yield node.source
 

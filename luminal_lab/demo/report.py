@@ -375,7 +375,7 @@ def _interesting(candidate: Candidate) -> list[int]:
 
     def key(k: int) -> tuple[bool, int]:
         kernel = candidate.kernels[k]
-        values = postorder(o.value for o in kernel.outputs)  # type: ignore[union-attr]
+        values = postorder(kernel.values())  # type: ignore[union-attr]
         return not any(v.op == "online" for v in values), -len(kernel.rules)
 
     derived = [k for k, x in enumerate(candidate.kernels) if isinstance(x, Kernel)]

@@ -264,17 +264,27 @@ class _Auditor:
             tensors = [self.values[x].tensor for x in node.children]
             out = gemm(node.attrs[0], tensors, c.shape)
             return Defined(apply.cast(out, c.dtype, "float64"))
+        if node.op == "scatter":
+            return self._scatter(node)
         assert self.hlir is not None
         spec = self.hlir.nodes[node.attrs[0]]
         args = [self.values[x].tensor for x in node.children]
-        if node.op == "scatter":
-            dest, src, *index = args
-            return Defined(apply.scatter(dest, src, index, spec.attrs["mode"]))
         native = [
             a.to(apply.torch_dtype(self.classes[x].dtype)) for a, x in zip(args, node.children)
         ]
         results = apply.call_aten(spec, native)
         return Defined(hold(results[spec.attrs.get("result") or 0]))
+
+    def _scatter(self, node: ENode) -> Defined:
+        mode, axes, index = node.attrs
+        order = [a for i in axes for a in sorted(i.axes)]
+        ordered = sorted(order)
+        into, *children = node.children
+        values = [_aligned(self.values[c], ordered).tensor for c in children]
+        out = scattered(
+            self.values[into].tensor, values[0], values[1:], index, order, self.extents, mode
+        )
+        return Defined(out, (), self.values[into].valid)
 
     def _kernel(self, node: ENode, c: EClass) -> Defined:
         (index,) = node.attrs
@@ -308,6 +318,38 @@ def store(
     at = tuple(index_value(i, order, points).expand(full.shape).reshape(-1) for i in index)
     out[at] = full.reshape(-1)
     return out
+
+
+def scattered(
+    into: Tensor,
+    value: Tensor,
+    at: Sequence[Tensor],
+    index: Sequence[Index],
+    order: Sequence[str],
+    extents: Mapping[str, int],
+    mode: str,
+) -> Tensor:
+    """What a scatter leaves in memory.
+
+    Arguments:
+        into: What it starts from.
+        value: What is stored, over the sorted axes of the points.
+        at: The values of `@0…`, likewise.
+        index: Where it is stored.
+        order: The axes of the points, outermost first.
+        extents: Their extents, among others.
+        mode: `"set"` or `"add"`.
+    """
+    ordered = sorted(order)
+    points = Points(extents, {})
+    shape = [extents[a] for a in ordered]
+    turn = [ordered.index(a) for a in order]
+
+    def spread(x: Tensor) -> Tensor:
+        return x.expand(shape).permute(turn) if shape else x.reshape(())
+
+    places = [spread(index_value(i, ordered, points, at)) for i in index]
+    return apply.scatter(into, spread(value), places, mode)
 
 
 def gemm(form: GemmForm, tensors: Sequence[Tensor], shape: Sequence[int]) -> Tensor:

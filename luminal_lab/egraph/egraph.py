@@ -31,10 +31,12 @@ class ENode:
         op: V: an op of the `Value` table (values.py). T: `input`, `kernel`, `gemm`, `scatter`,
             `custom`.
         children: Ids of e-classes. `load`: the T class, then the V classes of `@0…`. `kernel`:
-            the V class. `gemm`: T classes of A, B and, with bias, of the bias.
+            the V class. `gemm`: T classes of A, B and, with bias, of the bias. `scatter`: the T
+            class of the destination, the V class stored, the V classes of `@0…`.
         attrs: `load`, `kernel`: `((Index, …),)`. `red`: `(op, axis)`. `online`: `(axis,)`.
             `const`: `(number,)`. `iota`: `(Index,)`. `input`: `(name,)`. `gemm`: `(GemmForm,)`.
-            `scatter`, `custom`: `(region HLIR node,)`.
+            `custom`: `(region HLIR node,)`. `scatter`: `(mode, the points' axes in order, the
+            index map)`.
         rule: The rule that made it first, `"encode"` when the encoder did.
         iteration: When; 0 for the encoder.
     """

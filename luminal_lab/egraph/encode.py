@@ -8,8 +8,8 @@ that index, once per distinct `(node, index)`: a *renamed copy*.
 
 Invariants that the rest of the compiler relies on:
 
-- A kernel stores only the axes that its value depends on; broadcasting is a view. Outputs and
-  the operands of opaque ops are stored whole.
+- A kernel stores only the axes that its value depends on; broadcasting is a view. Outputs,
+  the operands of a Custom and the destination of a Scatter are stored whole.
 - Constants and Iotas are never stored for their readers.
 - A load below a Select may be out of bounds exactly where the condition selects the other
   branch. Evaluators clamp it; generated code must not read there.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_atoms
-from luminal_lab.egraph.steps import Step, family, is_gathered, steps_of
+from luminal_lab.egraph.steps import Step, family, is_gathered, point_axis, steps_of
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.index import Index
@@ -43,7 +43,7 @@ class Term:
     Arguments:
         op: `"Mul"`, `"Load"`, `"Kernel"`, …
         children: For V: ids of V terms; `Load`, `LoadAt`: the T term first. For T: `Kernel`
-            has its V term, `Scatter` and `Custom` have T terms.
+            has its V term, `Custom` has T terms, `Scatter` a T term and then V terms.
         attrs: Strings and numbers, in the constructor's order.
     """
 
@@ -202,6 +202,8 @@ class _Encoder:
         shape = tuple(math.prod(self.extents[name] for name, _ in dim) for dim in dims)
         if step.op == "Input":
             term, shape = Term("Input", (), (str(step.attrs["name"]),)), step.shape
+        elif step.op == "Scatter":
+            term, shape = self._scatter(s), step.shape
         elif step.opaque:
             children = tuple(self.tensor_of[read.step] for read in step.reads)
             term, shape = Term(step.op, children, (step.node,)), step.shape
@@ -217,7 +219,12 @@ class _Encoder:
         if producer.constant or (producer.op == "Input" and step.attrs["output"]):
             return False
         t = self.tensor_of[read.step]
-        whole = step.reads[0].view.is_identity and self.tensors[t].shape == step.shape
+        view = step.reads[0].view
+        same = all(
+            i == Index.axis(out_axis(k)) or (n == 1 and i == Index.num(0))
+            for k, (i, n) in enumerate(zip(view.index, step.shape))
+        )
+        whole = same and not view.guard and self.tensors[t].shape == step.shape
         if whole:
             self.tensor_of[s] = t
         return whole
@@ -331,6 +338,30 @@ class _Encoder:
         t = self._tensor(table.step)
         at = self.value("LoadAt", (t, *indices), (self.index_text(index),))
         return self._guard(guard, at, table.view.fill, step.dtype)
+
+    def _scatter(self, s: int) -> Term:
+        """A tensor with values stored at points: indices that are no data stay expressions."""
+        step = self.steps[s]
+        dest, source, *places = self.access[s]
+        index: list[Index] = []
+        values: list[int] = []
+        for place in places:
+            known = self.steps[place.step]
+            if known.op == "Iota" and not place.view.guard:
+                index.append(place.view.index[0])
+            elif known.op == "Constant" and not place.view.guard:
+                index.append(Index.num(int(known.attrs["value"])))
+            else:
+                index.append(Index.axis(f"@{len(values)}"))
+                values.append(self._read(place, {}))
+        names = [
+            Index.axis(name)
+            for k in range(len(step.axes) - len(step.shape))
+            for name, _ in self.atoms.names[s, point_axis(k)]
+        ]
+        children = (self.tensor_of[dest.step], self._read(source, {}), *values)
+        attrs = (step.attrs["mode"], self.index_text(names), self.index_text(index))
+        return Term("Scatter", children, attrs)
 
     def _all_extents(self, view: View) -> Mapping[str, int]:
         return {**self.extents, **_gathered_extents(view)}

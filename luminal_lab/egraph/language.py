@@ -41,8 +41,8 @@ SIGNATURES: Mapping[str, Signature] = {
     "Rem": Signature(("Ix", "i64"), "Ix"),
     "Input": Signature(("String",), "T"),
     "Kernel": Signature(("V", "String"), "T"),
-    "Scatter": Signature(("i64", "Ts"), "T"),
     "Custom": Signature(("i64", "Ts"), "T"),
+    "Scatter": Signature(("String", "T", "V", "String", "String", "Vs"), "T"),
     "Gemm": Signature(("T", "String", "T", "String", "String", "Axes"), "T"),
     "GemmBias": Signature(("T", "String", "T", "String", "T", "String", "String", "Axes"), "T"),
 }

@@ -100,4 +100,9 @@ def _tensor(term: Term) -> str:
         return f"(Input {quote(term.attrs[0])})"
     if term.op == "Kernel":
         return f"(Kernel (nid {term.children[0]}) {quote(term.attrs[0])})"
+    if term.op == "Scatter":
+        into, value, *at = term.children
+        mode, points, index = map(quote, term.attrs)
+        vector = _vector("nid", at)
+        return f"(Scatter {mode} (tid {into}) (nid {value}) {points} {index} {vector})"
     return f"({term.op} {term.attrs[0]} {_vector('tid', term.children)})"

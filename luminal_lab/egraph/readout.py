@@ -95,8 +95,12 @@ class _Reader:
                 return "input", (), (args[0],)
             case "Kernel":
                 return "kernel", (args[0],), (self.index(args[1]),)
-            case "Scatter" | "Custom":
-                return op.lower(), tuple(args[1]), (args[0],)
+            case "Custom":
+                return "custom", tuple(args[1]), (args[0],)
+            case "Scatter":
+                mode, into, value, points, index, at = args
+                attrs = (mode, self.index(points), self.index(index))
+                return "scatter", (into, value, *at), attrs
             case "Gemm":
                 a, ia, b, ib, ic, k = args
                 return "gemm", (a, b), (ia, ib, None, ic, tuple(k))
@@ -284,4 +288,7 @@ def _bound(node: ENode, c: EClass, classes: Sequence[EClass]) -> bool:
     if node.op == "kernel":
         stored = frozenset().union(*(i.axes for i in node.attrs[0])) if node.attrs[0] else ()
         return classes[node.children[0]].free.issubset(stored)
+    if node.op == "scatter":
+        points = frozenset().union(*(i.axes for i in node.attrs[1]))
+        return all(classes[v].free <= points for v in node.children[1:])
     return c.sort == "T" or node_free(node, classes) <= c.free

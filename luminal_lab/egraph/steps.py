@@ -13,6 +13,7 @@ from typing import Any
 from luminal_lab.errors import LuminalError, SaturationError
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.graph import Hlir, Node, Operand
+from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
 from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
 
@@ -34,7 +35,8 @@ class Step:
         node: The HLIR node that it stands for, None for a copy.
         reads: What it reads.
         shape: Dims of its result.
-        axes: Extents of all axes that it iterates over: `i0…`, and `r` when it reduces.
+        axes: Extents of all axes that it iterates over: `i0…`, and `r` when it reduces. A
+            Scatter has `i0…` over its result and `p0…` over the points that it stores.
         dtype: Element type of its result.
         attrs: The HLIR node's attributes.
     """
@@ -49,7 +51,7 @@ class Step:
 
     @property
     def opaque(self) -> bool:
-        """Whether its operands must be tensors in memory (Scatter, Custom)."""
+        """Whether it is no value at each point, but a tensor made as a whole."""
         return self.op in ("Scatter", "Custom")
 
     @property
@@ -73,11 +75,16 @@ def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
     at: dict[int, int] = {}  # HLIR node -> step
     for n, node in enumerate(hlir.nodes):
         reads = [Read(at[o.node], o.view) for o in node.operands]
-        if node.op in ("Scatter", "Custom"):
-            reads = [
-                Read(_copy(steps, read, points, False), View.identity(len(points)))
-                for read, points in zip(reads, _operand_shapes(hlir, node))
-            ]
+        shapes = _operand_shapes(hlir, node)
+        axes = {k: _static((d,), node)[0] for k, d in node.axes().items()}
+        if node.op == "Scatter":
+            points = _points(hlir, node)
+            named = {point_axis(k): n for k, n in enumerate(points)}
+            over = {out_axis(k): Index.axis(point_axis(k)) for k in range(len(points))}
+            reads[1:] = [Read(r.step, r.view.compose(over, named)) for r in reads[1:]]
+            axes.update(named)
+        for k, shape in enumerate(shapes):
+            reads[k] = Read(_copy(steps, reads[k], shape, False), View.identity(len(shape)))
         at[n] = len(steps)
         steps.append(
             Step(
@@ -85,7 +92,7 @@ def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
                 n,
                 tuple(reads),
                 _static(node.shape, node),
-                {k: _static((d,), node)[0] for k, d in node.axes().items()},
+                axes,
                 node.dtype,
                 node.attrs,
             )
@@ -118,12 +125,24 @@ def _copy(steps: list[Step], read: Read, shape: tuple[int, ...], output: bool) -
 
 
 def _operand_shapes(hlir: Hlir, node: Node) -> list[tuple[int, ...]]:
-    """The points over which each operand of a Scatter or a Custom is read."""
-    shapes = [_static(hlir.nodes[o.node].shape, node) for o in node.operands]
+    """The shapes of the leading operands that must be tensors in memory."""
     if node.op == "Scatter":
-        points = node.attrs.get("points", shapes[1])
-        return [shapes[0]] + [_static(tuple(points), node)] * (len(shapes) - 1)
+        return [_static(node.shape, node)]
+    if node.op != "Custom":
+        return []
+    shapes = [_static(hlir.nodes[o.node].shape, node) for o in node.operands]
     return [_view_shape(o, s, node) for o, s in zip(node.operands, shapes)]
+
+
+def _points(hlir: Hlir, node: Node) -> tuple[int, ...]:
+    """The extents of the points that a Scatter stores."""
+    source = hlir.nodes[node.operands[1].node].shape
+    return _static(tuple(node.attrs.get("points", source)), node)
+
+
+def point_axis(dim: int) -> str:
+    """The name of a Scatter's axis over dim `dim` of the points that it stores."""
+    return f"p{dim}"
 
 
 def _view_shape(operand: Operand, shape: tuple[int, ...], node: Node) -> tuple[int, ...]:
@@ -151,4 +170,4 @@ def family(op: str) -> str:
     return "copy" if op == "Copy" else OPS[op].family
 
 
-__all__ = ["REDUCED", "Read", "Step", "family", "is_gathered", "steps_of"]
+__all__ = ["REDUCED", "Read", "Step", "family", "is_gathered", "point_axis", "steps_of"]

@@ -100,6 +100,9 @@ def _attrs_data(node: ENode) -> list[Any]:
         return [str(node.attrs[0])]
     if node.op == "gemm":
         return [asdict(node.attrs[0])]
+    if node.op == "scatter":
+        mode, points, index = node.attrs
+        return [mode, list(map(str, points)), list(map(str, index))]
     return list(node.attrs)
 
 
@@ -112,6 +115,9 @@ def _attrs(op: str, data: list[Any]) -> tuple[Any, ...]:
         form: Mapping[str, Any] = data[0]
         deep = {k: _tuple(v) for k, v in form.items()}
         return (GemmForm(**deep),)
+    if op == "scatter":
+        mode, points, index = data
+        return mode, tuple(map(Index.parse, points)), tuple(map(Index.parse, index))
     return tuple(data)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
@@ -151,16 +151,48 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class ScatterTo:
+    """What makes an output a scatter: it starts as a copy of a tensor, and some points are set.
+
+    Arguments:
+        into: The buffer whose contents the output starts from (it may be the same memory).
+        mode: `"set"`, where the last of several points at one place wins, or `"add"`.
+        axes: The axes of the points, outermost first: their order.
+        at: The values of the axes `@0`, `@1`, … in the output's index. A point whose place is
+            outside of the buffer stores nothing.
+    """
+
+    into: str
+    mode: Literal["set", "add"]
+    axes: tuple[str, ...]
+    at: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
 class KernelOutput:
     """What a kernel stores: `buffer[index] = value` for all points of the axes in `index`.
 
     The axes in `index` are exactly the output's iteration space; the index map is injective and
-    covers the buffer (a merged dim is written at `h*64+d`).
+    covers the buffer (a merged dim is written at `h*64+d`). A scatter has its own list of axes,
+    and its index may repeat places, leave some out, and depend on values.
     """
 
     buffer: str
     index: tuple[Index, ...]
     value: Value
+    scatter: ScatterTo | None = None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of its iteration space, in order."""
+        if self.scatter is not None:
+            return self.scatter.axes
+        return tuple(dict.fromkeys(a for i in self.index for a in sorted(i.axes)))
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What it computes: the value, and where a scatter puts it."""
+        return (self.value, *(self.scatter.at if self.scatter is not None else ()))
 
 
 @dataclass(frozen=True)
@@ -200,10 +232,17 @@ class Kernel:
     def reads(self) -> tuple[str, ...]:
         """Names of the buffers that it reads, in the order of first use."""
         out: dict[str, None] = {}
-        for value in postorder(o.value for o in self.outputs):
+        for value in postorder(self.values()):
             if value.op == "load":
                 out.setdefault(value.attrs[0])
+        for output in self.outputs:
+            if output.scatter is not None:
+                out.setdefault(output.scatter.into)
         return tuple(out)
+
+    def values(self) -> tuple[Value, ...]:
+        """Everything that it computes, output by output."""
+        return tuple(v for o in self.outputs for v in o.values)
 
     def writes(self) -> tuple[str, ...]:
         """Names of the buffers that it writes."""

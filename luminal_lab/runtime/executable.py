@@ -13,6 +13,7 @@ from luminal_lab import files
 from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.graph import Hlir, OutputSpec
+from luminal_lab.runtime.inplace import overlapping
 from luminal_lab.runtime.program import KernelCode, Program
 from luminal_lab.runtime.signature import Signature
 from luminal_lab.runtime.weights import same_layout
@@ -65,6 +66,7 @@ class _Result:
     strides: tuple[int, ...]
     slot: int  # among the external pointers when it is written straight, else -1
     position: int = -1  # of the argument that it is, or that it is written back into
+    in_place: bool = False  # whether kernels write it over the input
 
 
 class Executable:
@@ -116,11 +118,13 @@ class Executable:
                 spec,
                 torch_dtype(hlir.nodes[spec.value.node].dtype),
                 result_strides(spec),
-                external.get(spec.name, -1),
+                -1 if spec.mutates is not None else external.get(spec.name, -1),
                 position.get(spec.mutates or spec.aliases or "", -1),
+                program is not None and spec.name in program.in_place,
             )
             for spec in hlir.outputs
         )
+        self._updated = tuple(r.spec.mutates for r in self._results if r.in_place)
         self._direct = all(r.slot >= 0 for r in self._results)
         self._threads: Callable[[], int] = torch.get_num_threads
         self._fresh = torch.empty_strided
@@ -174,6 +178,8 @@ class Executable:
                 local[a.name] = t
                 if a.slot >= 0:
                     external[a.slot] = t.data_ptr()
+            if self._updated:
+                self._apart(local, external)
             for r in self._results:
                 if r.slot >= 0:
                     out = self._fresh(r.spec.shape, r.strides, dtype=r.dtype)
@@ -194,6 +200,14 @@ class Executable:
         finally:
             program.give(frame)
 
+    def _apart(self, local: dict[str, Tensor], external: Any) -> None:
+        """Copy arguments that are written in place and share their memory with others."""
+        names = [a.name for a in self._arguments]
+        for a, shared in zip(self._arguments, overlapping([local[n] for n in names])):
+            if shared and a.name in self._updated:
+                local[a.name] = local[a.name].detach().clone()
+                external[a.slot] = local[a.name].data_ptr()
+
     def _finish(self, values: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """Write mutated inputs back, then hand out the user's outputs.
 
@@ -207,10 +221,13 @@ class Executable:
         with torch.no_grad():
             for r, value in zip(self._results, values):
                 if r.spec.mutates is not None:
-                    if r.position >= 0:
-                        leaves[r.position].detach().copy_(value)
+                    target = leaves[r.position] if r.position >= 0 else None
+                    if target is None:
+                        target = self.hlir.weights[r.spec.mutates]
+                    if not r.in_place or value.data_ptr() != target.data_ptr():
+                        target.detach().copy_(value)
                     else:
-                        self.hlir.weights[r.spec.mutates].detach().copy_(value)
+                        torch.autograd.graph.increment_version(target)
                 elif r.spec.aliases is not None:
                     given = leaves[r.position] if r.position >= 0 else None
                     outputs.append(

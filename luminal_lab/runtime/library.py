@@ -51,17 +51,6 @@ def _custom(kernel: LibraryKernel) -> Code:
     return Routine(str(kernel.attrs["target"]), run)
 
 
-def _scatter(kernel: LibraryKernel) -> Code:
-    """Operands dest, src, one index per dim of dest; attr `mode` is `set` or `add`."""
-    mode = str(kernel.attrs["mode"])
-
-    def run(reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
-        dest, src, *index = reads
-        writes[0].copy_(apply.scatter(dest, src, index, mode))
-
-    return Routine(f"scatter_{mode}", run)
-
-
 def _gemm(kernel: LibraryKernel) -> Code:
     """A matrix product, attrs as `GemmForm`: operands A, B and perhaps a bias over n.
 
@@ -181,5 +170,4 @@ def _torch_product(
 _ROUTINES: Mapping[str, Callable[[LibraryKernel], Code]] = {
     "custom": _custom,
     "gemm": _gemm,
-    "scatter": _scatter,
 }

@@ -310,11 +310,17 @@ def overwritable(kernel: Kernel, target: str) -> tuple[str, ...]:
     """Operands that `target` may share memory with, while the kernel runs.
 
     Each point of such an operand is read for the same point of the target and for no other: the
-    kernel has one output, no reduction, and reads the operand at the output's own index.
+    kernel has one output, no reduction, and reads the operand at the output's own index. The
+    destination of a scatter is read for nothing else.
     """
-    if len(kernel.outputs) != 1 or kernel.outputs[0].buffer != target:
+    out = next((o for o in kernel.outputs if o.buffer == target), None)
+    if out is not None and out.scatter is not None:
+        loads = {v.attrs[0] for v in postorder(kernel.values()) if v.op == "load"}
+        once = sum(o.scatter is not None and o.scatter.into == out.scatter.into
+                   for o in kernel.outputs) == 1  # fmt: skip
+        return (out.scatter.into,) if out.scatter.into not in loads and once else ()
+    if out is None or len(kernel.outputs) != 1:
         return ()
-    out = kernel.outputs[0]
     store = kernel.buffers[target]
     reads: dict[str, bool] = {}
     for value in postorder([out.value]):

@@ -361,7 +361,7 @@ def compulsory_bytes(kernel: Kernel | LibraryKernel) -> int:
         names = dict.fromkeys((*reads_of(kernel), *writes_of(kernel)))
         return sum(storage_bytes(kernel.buffers[n]) for n in names)
     touched: dict[str, int] = {}
-    for value in postorder(o.value for o in kernel.outputs):
+    for value in postorder(kernel.values()):
         if value.op == "load":
             points = 1
             for axis in value.free:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.runtime import compiler as cc
+from luminal_lab.runtime.inplace import in_place
 from luminal_lab.runtime.memory import Block
 from luminal_lab.runtime.native import CallRow, FrameHeader, Native, PatchRow, native
 from luminal_lab.runtime.plan import Extra, MemoryPlan, make_plan, reads_of, writes_of
@@ -123,13 +124,17 @@ class Program:
             self.library_path = cc.shared_library(units, progress=progress)
             self.library = cc.load(self.library_path)
         self._addresses: dict[str, int] = {}
-        self.weights = Weights(candidate, weights)
         calls = range(len(candidate.calls))
         self.at_build = [p for p in calls if freeze and candidate.calls[p].at_build]
         self.at_call = [p for p in calls if not (freeze and candidate.calls[p].at_build)]
+        # New values of inputs that are written over the old ones: buffer -> input.
+        self.in_place = in_place(candidate, self.at_call)
+        self.weights = Weights(candidate, weights, frozenset(self.in_place.values()))
         args = [n for n, kind in candidate.kinds.items() if kind == "arg"]
         self.args, self.direct = tuple(args), tuple(direct)
         self.external = {n: k for k, n in enumerate((*args, *direct, *self.weights.names))}
+        for name, source in self.in_place.items():
+            self.external[name] = self.external[source]
         self.plan = self._make_plan()
         self._lay_out()
         self._lock = threading.Lock()
@@ -379,7 +384,10 @@ class Frame:
         """A buffer as a tensor: one of the call's own, a weight, or a view of the arena."""
         if name in local:
             return local[name]
-        if (weight := self.program.weights.current.get(name)) is not None:
+        source = self.program.in_place.get(name, name)
+        if source in local:
+            return local[source]
+        if (weight := self.program.weights.current.get(source)) is not None:
             return weight
         if name not in self._tensors:
             placement = self.program.plan[name]

@@ -77,7 +77,8 @@ def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
         source.params,
         tuple(pack.nbytes for pack in source.packs),
         source.workspace_bytes,
-        overwrites="restrict" not in source.text,
+        # A scatter reads its destination before anything else, and only where it is apart.
+        overwrites="restrict" not in source.text or any(o.scatter for o in kernel.outputs),
         prelude=codegen.prelude(machine),
     )
 
@@ -91,7 +92,7 @@ def entry_name(kernel: Kernel, schedule: Any) -> str:
     It follows from the kernel's text and its schedule, so equal kernels have equal names.
     """
     told: dict[str, None] = {}
-    for value in postorder(o.value for o in kernel.outputs):
+    for value in postorder(kernel.values()):
         if value.op == "red":
             told.setdefault("max" if value.attrs[0] == "max" else "sum")
         elif value.op in _TOLD:

@@ -17,9 +17,19 @@ class Weights:
     """The weights of a program, by reference, and how to tell that one has changed.
 
     A weight whose layout is not what the kernels read is copied; the copy follows its original.
+
+    Arguments:
+        candidate: The program.
+        given: Tensors by name.
+        updated: Those that the program writes in place, which is no change from outside.
     """
 
-    def __init__(self, candidate: Candidate, given: Mapping[str, Tensor]):
+    def __init__(
+        self,
+        candidate: Candidate,
+        given: Mapping[str, Tensor],
+        updated: frozenset[str] = frozenset(),
+    ):
         from operator import attrgetter
 
         import torch
@@ -34,7 +44,13 @@ class Weights:
             self._check(name)
         self.current = {n: self._laid_out(n) for n in self.names}
         # Tensors made under inference mode keep no version; their pointer is all that tells.
-        self._tracked = [t for t in map(given.__getitem__, self.names) if not t.is_inference()]
+        # So it does of what the program itself updates in place: nothing else depends on it.
+        self._tracked = [
+            given[n]
+            for n in self.names
+            if not given[n].is_inference()
+            and (n not in updated or self.current[n].data_ptr() != given[n].data_ptr())
+        ]
         self._given = [given[n] for n in self.names]
         self._version, self._pointer = attrgetter("_version"), torch.Tensor.data_ptr
         self._versions = list(map(self._version, self._tracked))

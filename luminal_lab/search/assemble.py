@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value
+from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, ScatterTo, Value
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.view import out_axis
@@ -97,7 +97,8 @@ class RegionKernels:
         key = (body, tuple(r in constants for r in body.reads))
         if key not in self._local:
             made = self.part.classes[body.tensor].nodes[body.producer]
-            build = self._derived if made.op == "kernel" else self._library
+            derived = made.op in ("kernel", "scatter")
+            build = self._derived if derived else self._library
             self._local[key] = build(body, made, constants)
         return self._local[key]
 
@@ -132,7 +133,7 @@ class RegionKernels:
                     nodes.update(dict.fromkeys(self._nodes_of.get(t, ())))
             args = tuple(values[child] for child in self.space.kids[c][k])
             values[c] = self._value(c, k, args)
-        out = KernelOutput(self.name(body.tensor), made.attrs[0], values[made.children[0]])
+        out = self._output(body.tensor, made, values)
         buffers = {self.name(r): self.buffer(r, r in constants) for r in body.reads}
         buffers[out.buffer] = self.buffer(body.tensor, False)
         return Kernel(
@@ -142,6 +143,16 @@ class RegionKernels:
             tuple(sorted(nodes)),
             tuple(sorted(rules - {"encode"})),
         )
+
+    def _output(self, t: int, made: ENode, values: Mapping[int, Value]) -> KernelOutput:
+        """What a derived kernel stores."""
+        if made.op == "kernel":
+            return KernelOutput(self.name(t), made.attrs[0], values[made.children[0]])
+        mode, points, index = made.attrs
+        into, value, *at = made.children
+        axes = tuple(a for i in points for a in sorted(i.axes))
+        to = ScatterTo(self.name(into), mode, axes, tuple(values[v] for v in at))
+        return KernelOutput(self.name(t), index, values[value], to)
 
     def _library(self, body: Body, made: ENode, constants: frozenset[int]) -> LibraryKernel:
         buffers = {self.name(r): self.buffer(r, r in constants) for r in body.reads}
@@ -162,8 +173,6 @@ class RegionKernels:
             form = made.attrs[0]
             return {f.name: getattr(form, f.name) for f in fields(form)}
         node = self.part.hlir.nodes[made.attrs[0]]
-        if made.op == "scatter":
-            return {"mode": node.attrs["mode"]}
         attrs = {k: node.attrs[k] for k in ("target", "template", "result")}
         return {**attrs, "call": node.attrs.get("call")}
 

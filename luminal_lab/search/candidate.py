@@ -25,7 +25,7 @@ class LibraryKernel:
     """A call of a routine that is not derived: a BLAS product, hand-written code, or ATen.
 
     Arguments:
-        routine: `"gemm"`, `"custom"`, `"scatter"`, or the name of a file in `kernels/`.
+        routine: `"gemm"`, `"custom"`, or the name of a file in `kernels/`.
         reads: Names of the buffers that it reads, in the routine's order.
         writes: Names of the buffers that it writes.
         buffers: Every buffer that it touches, by name.

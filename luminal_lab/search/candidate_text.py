@@ -42,7 +42,7 @@ def title(kernel: AnyKernel) -> str:
         what = str(kernel.attrs.get("target", kernel.routine))
         return f"{what} -> {_shape(kernel)}"
     counts: Counter[str] = Counter()
-    for value in postorder(o.value for o in kernel.outputs):
+    for value in postorder(kernel.values()):
         if value.op in ("red", "online"):
             counts["online" if value.op == "online" else f"{value.attrs[0]}-reduction"] += 1
         elif value.op not in ("load", "const", "iota"):

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.egraph.values import Kernel, Value, postorder
 from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.machine import Machine
 
@@ -106,11 +106,10 @@ class _Body:
     def __init__(self, kernel: Kernel, machine: Machine):
         self.kernel, self.machine = kernel, machine
         self.extents = kernel.extents
-        self.order = list(postorder(o.value for o in kernel.outputs))
+        self.order = list(postorder(kernel.values()))
         axes: dict[str, None] = {}
         for out in kernel.outputs:
-            for index in out.index:
-                axes.update(dict.fromkeys(sorted(index.axes)))
+            axes.update(dict.fromkeys(out.axes))
         self.out_axes = tuple(axes)
         self.out_set = frozenset(axes)
         self.depth = self._depths()
@@ -253,10 +252,10 @@ class _Body:
         """Walk the body from its outputs down."""
         contexts: dict[Value, set[Context]] = {v: set() for v in self.order}
         users = self._dot_operands()
-        for out in self.kernel.outputs:
-            depth = self.depth[out.value]
-            contexts[out.value].add(
-                frozenset((a, depth.get(a, 0)) for a in self.out_axes if a in out.value.free)
+        for value in self.kernel.values():
+            depth = self.depth[value]
+            contexts[value].add(
+                frozenset((a, depth.get(a, 0)) for a in self.out_axes if a in value.free)
             )
         hoisted = self._hoisted()
         shared: set[tuple] = set()
@@ -280,7 +279,11 @@ class _Body:
                 for a, inner in self._inner(v, context):
                     contexts[a].add(inner)
         for out in self.kernel.outputs:
-            memory.store(self.kernel.buffers[out.buffer])
+            buffer = self.kernel.buffers[out.buffer]
+            if out.scatter is None:
+                memory.store(buffer.nbytes)
+            else:  # the rest of the destination stays where it is, or is copied by the plan
+                memory.store(self.points(out.axes) * buffer.dtype.bytes)
         return self._total(memory)
 
     def _inner(self, v: Value, context: Context) -> list[tuple[Value, Context]]:
@@ -458,8 +461,8 @@ class _Memory:
         """Bytes that are read once and belong to no buffer: operands packed at build time."""
         self.extra += amount
 
-    def store(self, buffer: Buffer) -> None:
-        self.stored += buffer.nbytes
+    def store(self, nbytes: float) -> None:
+        self.stored += nbytes
 
     def total(self) -> tuple[float, float]:
         """Bytes and seconds."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.egraph.audit import gemm, store
+from luminal_lab.egraph.audit import gemm, scattered, store
 from luminal_lab.egraph.evaluate import align, evaluate, hold
 from luminal_lab.egraph.gemm import GemmForm
-from luminal_lab.egraph.values import Kernel, Value
+from luminal_lab.egraph.values import Kernel, KernelOutput, Value
 from luminal_lab.errors import CallError, SearchError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Node
@@ -44,6 +44,17 @@ def stored(
     return store(align(out, order, axes), index, axes, shape, extents)
 
 
+def _output(kernel: Kernel, o: KernelOutput, buffers: Mapping[str, Tensor]) -> Tensor:
+    shape = kernel.buffers[o.buffer].shape
+    if o.scatter is None:
+        return stored(o.value, o.index, shape, kernel.extents, buffers)
+    ordered = sorted(o.axes)
+    found = evaluate(o.values, kernel.extents, buffers)
+    value, *at = (align(x, order, ordered) for x, order in found)
+    into = hold(buffers[o.scatter.into])
+    return scattered(into, value, at, o.index, o.axes, kernel.extents, o.scatter.mode)
+
+
 def run_kernel(
     kernel: Kernel | LibraryKernel, buffers: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
@@ -57,20 +68,12 @@ def run_kernel(
         A tensor for each buffer that it writes: float64, or the integer type.
     """
     if isinstance(kernel, Kernel):
-        return {
-            o.buffer: stored(
-                o.value, o.index, kernel.buffers[o.buffer].shape, kernel.extents, buffers
-            )
-            for o in kernel.outputs
-        }
+        return {o.buffer: _output(kernel, o, buffers) for o in kernel.outputs}
     reads = [hold(buffers[n]) for n in kernel.reads]
     if kernel.routine == "gemm":
         (name,) = kernel.writes
         out = gemm(GemmForm(**kernel.attrs), reads, kernel.buffers[name].shape)
         return {name: apply.cast(out, kernel.buffers[name].dtype, "float64")}
-    if kernel.routine == "scatter":
-        dest, src, *index = reads
-        return {kernel.writes[0]: apply.scatter(dest, src, index, str(kernel.attrs["mode"]))}
     if kernel.routine == "custom":
         return _custom(kernel, reads)
     raise SearchError(f"the library routine {kernel.routine!r} has no reference")

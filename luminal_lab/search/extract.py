@@ -214,16 +214,22 @@ class Space:
     ) -> Body:
         k = genome.producer[tensor]
         made = self.part.classes[tensor].nodes[k]
-        if made.op != "kernel":
+        if made.op not in ("kernel", "scatter"):
             forced.extend(t for t in made.children if self.inputs[t] is None)
             return Body(tensor, k, (), tuple(dict.fromkeys(made.children)), 1 << tensor)
-        root = made.children[0]
+        roots = list(made.children)
         pick: dict[int, int] = {}
         done: set[int] = set()
         picks: list[tuple[int, int]] = []
         reads: dict[int, None] = {}
         mask = 1 << tensor
-        stack = [root]
+        root = roots[0]
+        if made.op == "scatter":  # its destination is a tensor, and none of its values is it
+            into, root = roots.pop(0), -1
+            reads[into] = None
+            if self.inputs[into] is None:
+                forced.append(into)
+        stack = roots[::-1]
         while stack:
             c = stack[-1]
             if c in done:

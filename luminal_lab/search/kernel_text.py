@@ -8,6 +8,8 @@ computation has the same text wherever it occurs. The text parses back:
     v0: f32 = load b0[a0, a1]
     v1: f32 = red add a1 v0
     store b1[a0] = v1
+
+A scatter's last line is `scatter set into b1 over a0: b2[@0, a0] = v1 at v2`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
+from luminal_lab.egraph.values import (
+    Buffer,
+    Kernel,
+    KernelOutput,
+    ScatterTo,
+    Value,
+    postorder,
+)
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
@@ -47,7 +56,7 @@ def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
             buffers=buffers,
         )
         return renamed, kernel_text(renamed), back
-    order = list(postorder(o.value for o in kernel.outputs))
+    order = list(postorder(kernel.values()))
     axes: dict[str, str] = {}
     for axis in _axes_in_order(kernel, order):
         if axis not in axes:
@@ -56,7 +65,18 @@ def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
     for value in order:
         memo[value] = _rename(value, tuple(memo[a] for a in value.args), axes, names)
     outputs = tuple(
-        KernelOutput(names[o.buffer], _renamed(o.index, axes), memo[o.value])
+        KernelOutput(
+            names[o.buffer],
+            _renamed(o.index, axes),
+            memo[o.value],
+            o.scatter
+            and ScatterTo(
+                names[o.scatter.into],
+                o.scatter.mode,
+                tuple(axes[a] for a in o.scatter.axes),
+                tuple(memo[v] for v in o.scatter.at),
+            ),
+        )
         for o in kernel.outputs
     )
     extents = {new: kernel.extents[old] for old, new in axes.items()}
@@ -78,6 +98,8 @@ def _axes_in_order(kernel: Kernel, order: Iterable[Value]) -> Iterator[str]:
     for out in kernel.outputs:
         for index in out.index:
             yield from _axes(index)
+        if out.scatter is not None:
+            yield from out.scatter.axes
     for value in order:
         if value.op == "load":
             for index in value.attrs[1]:
@@ -146,7 +168,7 @@ def kernel_text(kernel: AnyKernel) -> str:
     """The kernel as text, one line per buffer, value and store."""
     if isinstance(kernel, LibraryKernel):
         return _text(kernel, ())
-    return _text(kernel, postorder(o.value for o in kernel.outputs))
+    return _text(kernel, postorder(kernel.values()))
 
 
 def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
@@ -165,7 +187,14 @@ def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
         lines.append(f"{names[value]}: {value.dtype} = {_value_text(value, names)}".rstrip())
     for out in kernel.outputs:
         at = ", ".join(map(_index_text, out.index))
-        lines.append(f"store {out.buffer}[{at}] = {names[out.value]}")
+        line = f"{out.buffer}[{at}] = {names[out.value]}"
+        if out.scatter is None:
+            lines.append(f"store {line}")
+            continue
+        to = out.scatter
+        where = " ".join(names[v] for v in to.at)
+        head = f"scatter {to.mode} into {to.into} over {' '.join(to.axes)}:"
+        lines.append(f"{head} {line} at {where}".rstrip())
     return "\n".join(lines)
 
 
@@ -187,6 +216,7 @@ _BUFFER = re.compile(
 _VALUE = re.compile(r"(v\d+): (\w+) = (\w+)(?: (.*))?$")
 _LOAD = re.compile(r"([^\[]+)\[([^\]]*)\] ?(.*)$")
 _STORE = re.compile(r"store ([^\[]+)\[([^\]]*)\] = (v\d+)$")
+_SCATTER = re.compile(r"scatter (set|add) into (\S+) over ([^:]*): (.*) at ?(.*)$")
 _CALL = re.compile(r"call (\S+)\(([^)]*)\) -> ((?:[^{ ]+)(?:, [^{ ]+)*) (\{.*\})$")
 
 
@@ -242,6 +272,10 @@ def parse_kernel(text: str) -> AnyKernel:
             return LibraryKernel(m[1], reads, tuple(m[3].split(", ")), buffers, attrs)
         elif m := _STORE.match(line):
             outputs.append(KernelOutput(m[1], _indices(m[2]), values[m[3]]))
+        elif (m := _SCATTER.match(line)) and (n := _STORE.match(f"store {m[4]}")):
+            at = tuple(values[w] for w in m[5].split())
+            to = ScatterTo(m[2], "add" if m[1] == "add" else "set", tuple(m[3].split()), at)
+            outputs.append(KernelOutput(n[1], _indices(n[2]), values[n[3]], to))
         elif (m := _VALUE.match(line)) and m[2] in DTYPES:
             values[m[1]] = _parse_value(m[3], m[2], m[4] or "", values, line)
         else:

@@ -108,7 +108,8 @@ class RegionVerifier:
         if t in self._node_of and not any(e.op == "kernel" for e in self.part.classes[t].nodes):
             for e in self.part.classes[t].nodes:
                 for child in e.children:
-                    self.tensor(child)
+                    if self.part.classes[child].sort == "T":
+                        self.tensor(child)
             return self.reference.value(self._node_of[t])
         if self.space.inputs[t] is not None:
             return self.reference.value(self._node_of[t])
@@ -208,7 +209,7 @@ class RegionVerifier:
             level = max(level, _CLASSES.index(self.rules[name].tolerance))
         dtypes: list[DType] = [b.dtype for b in step.kernel.buffers.values()]
         if isinstance(step.kernel, Kernel):
-            values = list(postorder(o.value for o in step.kernel.outputs))
+            values = list(postorder(step.kernel.values()))
             dtypes += [v.dtype for v in values]
             if level == 0 and any(v.op in ("red", "online") for v in values):
                 level = 1  # every generated reduction is in an order of its own

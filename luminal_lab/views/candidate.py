@@ -213,7 +213,7 @@ def describe(kernel: Kernel | LibraryKernel) -> str:
     if isinstance(kernel, LibraryKernel):
         return str(kernel.attrs.get("target", kernel.routine))
     loops: dict[str, None] = {}
-    stack = [o.value for o in kernel.outputs]
+    stack = list(kernel.values())
     seen: set = set()
     while stack:
         value = stack.pop()
@@ -248,12 +248,17 @@ def mathematics_of(
         attrs = ", ".join(f"{k}={v}" for k, v in kernel.attrs.items())
         call = f"{kernel.routine}({', '.join(map(called, kernel.reads))})"
         return f"{', '.join(map(called, kernel.writes))} = {call}  {attrs}"
-    found = terms(_renamed([o.value for o in kernel.outputs], names))
+    found = terms(_renamed(kernel.values(), names))
     lines = []
-    for out, right in zip(kernel.outputs, found.results):
+    rights = iter(found.results)
+    for out in kernel.outputs:
+        right = next(rights)
         where = ",".join(map(str, out.index))
-        lines.append(f"{called(out.buffer)}[{where}] = {right}" if where else
-                     f"{called(out.buffer)} = {right}")  # fmt: skip
+        for k, place in zip(range(len(out.values) - 1), rights):
+            where = where.replace(f"@{k}", place)
+        sign = "+=" if out.scatter is not None and out.scatter.mode == "add" else "="
+        lines.append(f"{called(out.buffer)}[{where}] {sign} {right}" if where else
+                     f"{called(out.buffer)} {sign} {right}")  # fmt: skip
     lines += [f"  where {n} = {t}" if not k else f"        {n} = {t}"
               for k, (n, t) in enumerate(found.lets)]  # fmt: skip
     return "\n".join(lines)

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from luminal_lab.capture.export import capture
-from luminal_lab.egraph.audit import gemm, store
+from luminal_lab.egraph.audit import gemm, scattered, store
 from luminal_lab.egraph.egraph import EGraph, ENode, Part
-from luminal_lab.egraph.evaluate import evaluate, hold
+from luminal_lab.egraph.evaluate import align, evaluate, hold
 from luminal_lab.egraph.values import Value
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Hlir
@@ -323,7 +323,7 @@ class Candidate:
 
     def __init__(self, part: Part, rng: random.Random):
         self.part, self.rng = part, rng
-        self.steps: list[tuple[int, ENode, Value | None]] = []
+        self.steps: list[tuple[int, ENode, tuple[Value, ...]]] = []
         self.done = {c.id for c in part.classes if any(n.op == "input" for n in c.nodes)}
         self.weights = {
             (c.id, k): rng.lognormvariate(0, 2)
@@ -342,7 +342,9 @@ class Candidate:
         out = set()
         for c in self.part.classes:
             for n in c.nodes:
-                if n.op in ("scatter", "custom"):
+                if n.op == "scatter":
+                    out |= {c.id, n.children[0]}
+                if n.op == "custom":
                     out |= {c.id, *n.children}
             loads = [n for n in c.nodes if n.op == "load"]
             if c.sort == "V" and len(loads) == len(c.nodes):
@@ -354,16 +356,15 @@ class Candidate:
         nodes = list(self.part.classes[c].nodes)
         self.rng.shuffle(nodes)
         for node in nodes:
-            if node.op == "kernel":
-                value = self._extract(node.children[0])
-                if value is not None:
-                    self.steps.append((c, node, value))
+            parts = self.part.classes
+            if all(x in self.done for x in node.children if parts[x].sort == "T"):
+                wanted = [x for x in node.children if parts[x].sort == "V"]
+                values = [self._extract(x) for x in wanted]
+                found = tuple(v for v in values if v is not None)
+                if len(found) == len(wanted):
+                    self.steps.append((c, node, found))
                     self.done.add(c)
                     return
-            elif all(x in self.done for x in node.children):
-                self.steps.append((c, node, None))
-                self.done.add(c)
-                return
         raise AssertionError(f"tensor {c} cannot be produced")
 
     def _extract(self, root: int) -> Value | None:
@@ -415,22 +416,25 @@ class Candidate:
             for n in c.nodes:
                 if n.op == "input":
                     memory[c.id] = hold(inputs[n.attrs[0]])
-        for c, node, value in self.steps:
+        for c, node, values in self.steps:
             shape = part.classes[c].shape
             dtype = part.classes[c].dtype
-            args = [memory[x] for x in node.children] if node.op != "kernel" else []
-            if value is not None:
-                buffers = {f"t{t}": x for t, x in memory.items()}
-                ((out, order),) = evaluate([value], part.extents, buffers)
+            args = [memory[x] for x in node.children if x in memory]
+            buffers = {f"t{t}": x for t, x in memory.items()}
+            if node.op == "scatter":
+                mode, points, index = node.attrs
+                names = [a for i in points for a in sorted(i.axes)]
+                found = evaluate(values, part.extents, buffers)
+                value, *at = (align(x, order, sorted(names)) for x, order in found)
+                memory[c] = scattered(args[0], value, at, index, names, part.extents, mode)
+            elif node.op == "kernel":
+                ((out, order),) = evaluate(values, part.extents, buffers)
                 axes = sorted(frozenset().union(*(i.axes for i in node.attrs[0])))
                 sizes = dict(zip(order, out.shape))
                 full = out.reshape([sizes.get(a, 1) for a in axes])
                 memory[c] = store(full, node.attrs[0], axes, shape, part.extents)
             elif node.op == "gemm":
                 memory[c] = apply.cast(gemm(node.attrs[0], args, shape), dtype, "float64")
-            elif node.op == "scatter":
-                mode = part.hlir.nodes[node.attrs[0]].attrs["mode"]
-                memory[c] = apply.scatter(args[0], args[1], args[2:], mode)
             else:
                 raise AssertionError(node.op)
         return {name: memory[c] for name, c in part.outputs}

@@ -207,14 +207,28 @@ def test_an_input_as_output_is_copied() -> None:
     assert encoding.tensors[outputs["out1"]].shape == (4, 3)
 
 
-def test_operands_of_a_scatter_are_stored_whole() -> None:
+def test_a_scatter_keeps_what_is_no_data_in_its_index() -> None:
     hlir, _ = program("embed")
     encoding = encode(hlir)
     (scatter,) = [t for t in encoding.tensors if t.term.op == "Scatter"]
-    dest, src, *index = scatter.term.children
-    assert encoding.tensors[dest].shape == scatter.shape
-    points = encoding.tensors[src].shape
-    assert all(encoding.tensors[i].shape == points for i in index)
+    into, value, at = scatter.term.children
+    assert encoding.tensors[into].shape == scatter.shape
+    mode, points, index = scatter.term.attrs
+    assert mode == "add"
+    first, second, third = index.split(", ")
+    assert second == "@0"
+    assert {first, third} < set(points.split(", "))
+    assert free_axes(encoding, value) == set(points.split(", "))
+    assert third not in free_axes(encoding, at)
+
+
+def test_the_destination_of_a_scatter_is_not_copied() -> None:
+    def put(cache, row, at):
+        return cache.index_copy(2, at, row)
+
+    hlir = traced(put, torch.randn(1, 4, 8, 3), torch.randn(1, 4, 1, 3), torch.tensor([5]))
+    (scatter,) = [t for t in encode(hlir).tensors if t.term.op == "Scatter"]
+    assert encode(hlir).tensors[scatter.term.children[0]].term.op == "Input"
 
 
 def test_every_child_comes_before_its_user() -> None:

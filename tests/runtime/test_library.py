@@ -87,18 +87,6 @@ def test_a_custom_call_with_several_results():
     assert i.tolist() == [3, 1, 2, 0]
 
 
-@pytest.mark.parametrize(("mode", "want"), [("set", [0, 2, 9, 1]), ("add", [0, 2, 12, 1])])
-def test_a_scatter(mode, want):
-    names = ("dest", "src", "at", "out")
-    sizes = ((4,), (3,), (3,), (4,))
-    buffers = {n: Buffer(n, s, I64 if n == "at" else F32) for n, s in zip(names, sizes)}
-    kernel = LibraryKernel("scatter", names[:3], ("out",), buffers, {"mode": mode})
-    dest, src = torch.tensor([0.0, 0.0, 0.0, 1.0]), torch.tensor([3.0, 2.0, 9.0])
-    out = torch.empty(4)
-    run_code(library_code(kernel), [dest, src, torch.tensor([2, 1, 2]), out])
-    assert out.tolist() == want
-
-
 def test_an_unknown_routine():
     kernel = LibraryKernel("fft", ("x",), ("y",), {"x": Buffer("x", (2,), BOOL)})
     with pytest.raises(LuminalError, match="no library routine 'fft'"):
