@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result
+    from luminal_lab.widgets import Workbench
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _HOME = {
     "Limits": "egraph",
     "Profile": "runtime",
     "Result": "search",
+    "Workbench": "widgets",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "LuminalError",
     "Profile",
     "Result",
+    "Workbench",
     "__version__",
     "build",
     "capture",

@@ -96,6 +96,18 @@ class CpuTarget:
             self._worker.close()
             raise
 
+    def measure_code(self, job: Job, code: KernelCode) -> Measurement:
+        """Compile, verify and time given code for a job's kernel, in the child process."""
+        (compiled,) = cc.compile_units([code.unit])
+        prepared = _linked(code, compiled)
+        try:
+            if isinstance(prepared, Measurement):
+                return prepared
+            return self._run(job, *prepared)
+        except BaseException:
+            self._worker.close()
+            raise
+
     def _run(self, job: Job, code: Code, library: Path | None) -> Measurement:
         return measure_job(
             self._worker,

@@ -40,25 +40,9 @@ def to_html(candidate: Candidate) -> str:
 
 def body(candidate: Candidate) -> list[Html]:
     """The content of `to_html`."""
-    calls = [c for c in candidate.calls if not c.at_build]
-    derived = sum(isinstance(k, Kernel) for k in candidate.kernels)
-    library = len(candidate.kernels) - derived
-    known = bool(candidate.predicted) and math.isfinite(candidate.seconds)
     graph = capped(diagram(candidate))
     return [
-        facts(
-            [
-                units.counted(len(candidate.kernels),
-                              f"kernel ({derived} derived, {library} library)",
-                              f"kernels ({derived} derived, {library} library)"),
-                units.counted(len(calls), "call"),
-                (f"{len(candidate.calls) - len(calls):,}"
-                 if len(candidate.calls) > len(calls) else None, "calls at build time"),
-                (units.size(candidate.temporaries), "of temporaries"),
-                (units.seconds(candidate.seconds) if known else None, "predicted"),
-                (candidate.target, "target"),
-            ]
-        ),
+        summary(candidate),
         scroll(draw(graph), label="kernels and buffers", tall=True),
         el("p", "Dashed boxes are buffers; rest the pointer on a kernel for its mathematics"
            + (f"; {graph.note}." if graph.note else "."), class_="muted"),
@@ -66,6 +50,27 @@ def body(candidate: Candidate) -> list[Html]:
         fold("What each kernel computes", *mathematics(candidate)),
         fold(f"All {units.plural(len(candidate.calls), 'call')}", call_table(candidate)),
     ]  # fmt: skip
+
+
+def summary(candidate: Candidate) -> Html:
+    """A line of figures."""
+    calls = [c for c in candidate.calls if not c.at_build]
+    derived = sum(isinstance(k, Kernel) for k in candidate.kernels)
+    library = len(candidate.kernels) - derived
+    known = bool(candidate.predicted) and math.isfinite(candidate.seconds)
+    return facts(
+        [
+            units.counted(len(candidate.kernels),
+                          f"kernel ({derived} derived, {library} library)",
+                          f"kernels ({derived} derived, {library} library)"),
+            units.counted(len(calls), "call"),
+            (f"{len(candidate.calls) - len(calls):,}"
+             if len(candidate.calls) > len(calls) else None, "calls at build time"),
+            (units.size(candidate.temporaries), "of temporaries"),
+            (units.seconds(candidate.seconds) if known else None, "predicted"),
+            (candidate.target, "target"),
+        ]
+    )  # fmt: skip
 
 
 def to_svg(candidate: Candidate) -> str:

@@ -36,20 +36,7 @@ def to_html(egraph: EGraph) -> str:
 
 def body(egraph: EGraph) -> list[Html]:
     """The content of `to_html`."""
-    classes = sum(len(p.classes) for p in egraph.parts)
-    made = {n.rule for p in egraph.parts for c in p.classes for n in c.nodes} - {ENCODED}
-    out = [
-        facts(
-            [
-                (f"{egraph.size:,}", "e-nodes"),
-                (f"{classes:,}", "e-classes"),
-                (f"{len(egraph.parts):,}", "regions" if len(egraph.parts) > 1 else "region"),
-                (f"{len(made):,} of {len(egraph.rules):,}", "rules made e-nodes"),
-                (units.seconds(egraph.seconds.get("total")), "in all"),
-                (egraph.target, "target"),
-            ]
-        )
-    ]
+    out = [summary(egraph)]
     if len(egraph.parts) > 1:
         out.append(region_table(egraph))
     out.append(el("h4", "Growth"))
@@ -73,6 +60,22 @@ def body(egraph: EGraph) -> list[Html]:
         hidden = len(egraph.parts) - REGIONS_SHOWN
         out.append(el("p", f"{hidden} more regions: views.egraph.alternatives", class_="muted"))
     return out
+
+
+def summary(egraph: EGraph) -> Html:
+    """A line of figures."""
+    classes = sum(len(p.classes) for p in egraph.parts)
+    made = {n.rule for p in egraph.parts for c in p.classes for n in c.nodes} - {ENCODED}
+    return facts(
+        [
+            (f"{egraph.size:,}", "e-nodes"),
+            (f"{classes:,}", "e-classes"),
+            (f"{len(egraph.parts):,}", "regions" if len(egraph.parts) > 1 else "region"),
+            (f"{len(made):,} of {len(egraph.rules):,}", "rules made e-nodes"),
+            (units.seconds(egraph.seconds.get("total")), "in all"),
+            (egraph.target, "target"),
+        ]
+    )
 
 
 def to_svg(egraph: EGraph, region: int = 0) -> str:
@@ -194,6 +197,13 @@ def alternatives(egraph: EGraph, node: int, region: int = 0, radius: int = 1) ->
     )
     lines = [title, *(f"  {r[0]:>5} = {r[1]}    {r[2]}" for r in rows)]
     return Figure(html, "\n".join(lines))
+
+
+def forms_of(part: Part, node: int) -> Html:
+    """The table of all forms of an HLIR node of a region."""
+    tensor = part.classes[part.node_class[node]]
+    values = [part.classes[n.children[0]] for n in tensor.nodes if n.op == "kernel"]
+    return _forms([r for c in dict.fromkeys((tensor, *values)) for r in _rows(part, c)])
 
 
 def alternatives_table(part: Part) -> Html:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from luminal_lab.egraph.egraph import ENCODED, EClass, ENode, Part
+from luminal_lab.egraph.egraph import ENCODED, EClass, Part
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.ops import OPS
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.views import candidate as candidate_view
+from luminal_lab.views import egraph as egraph_view
 from luminal_lab.views import folding, units
 from luminal_lab.views import hlir as hlir_view
 
@@ -288,34 +289,32 @@ def of_part(part: Part) -> GraphData:
     nodes, edges, groups = [], [], []
     holders = {c: n for n, c in part.node_class.items()}
     for c in part.classes:
-        free = ", ".join(sorted(c.free)) or "none"
-        where = f"axes {free}" if c.sort == "V" else f"shape {units.shape(c.shape)}"
-        details = [("e-class", str(c.id)), ("sort", _SORTS[c.sort]), ("dtype", str(c.dtype)),
-                   ("depends on" if c.sort == "V" else "stored", where),
-                   ("e-nodes", f"{len(c.nodes):,}")]  # fmt: skip
-        if c.id in holders:
-            details.append(("HLIR node", f"%{holders[c.id]}"))
-        groups.append(Group(f"c{c.id}", f"{c.id}: {_class_label(c)}", details=tuple(details)))
+        free = ", ".join(sorted(c.free)) or "nothing"
+        where = f"depends on {free}" if c.sort == "V" else f"shape {units.shape(c.shape)}"
+        own = (holders[c.id],) if c.id in holders else ()
+        details = [("e-class", egraph_view.name(part, c.id)), ("sort", _SORTS[c.sort]),
+                   ("type", f"{c.dtype}, {where}"), ("forms", f"{len(c.nodes):,}")]  # fmt: skip
+        details += [("HLIR node", f"%{n}") for n in own]
+        label = f"{egraph_view.name(part, c.id)} = {_shortest(part, c)}"
+        groups.append(Group(f"c{c.id}", label, details=tuple(details)))
         for k, node in enumerate(c.nodes):
-            key = f"c{c.id}.{k}"
             made = "the encoder" if node.rule == ENCODED else f"rule {node.rule}"
-            own = (holders[c.id],) if c.id in holders else ()
             nodes.append(
                 Node(
-                    key,
-                    enode_label(node),
-                    "" if node.rule == ENCODED else f"{node.rule}, {node.iteration}",
-                    _ENODE_COLOURS.get(node.op, "muted"),
+                    f"c{c.id}.{k}",
+                    egraph_view.form(part, node),
+                    "as captured" if node.rule == ENCODED else f"{node.rule}, {node.iteration}",
+                    _ENODE_COLOURS.get(node.op, ""),
                     f"c{c.id}",
-                    details=(("e-node", key), ("op", enode_label(node)), ("made by", made),
-                             ("in iteration", str(node.iteration)),
-                             ("children", ", ".join(map(str, node.children)) or "none")),
+                    details=(("e-node", f"{k} of {egraph_view.name(part, c.id)}"),
+                             ("op", node.op), ("made by", made),
+                             ("in iteration", str(node.iteration)), ("type", details[2][1])),
                     values={"iteration": float(node.iteration)},
                     hlir=own,
                 )
             )  # fmt: skip
             for child in dict.fromkeys(node.children):
-                edges.append(Edge(f"c{child}.0", key, f"e-class {child}"))
+                edges.append(Edge(f"c{child}.0", f"c{c.id}.{k}", egraph_view.name(part, child)))
     return GraphData(
         f"E-graph of region {part.region}", tuple(nodes), tuple(edges), tuple(groups),
         (Overlay("iteration", "iteration of birth"),),
@@ -329,20 +328,11 @@ _ENODE_COLOURS = {
 }  # fmt: skip
 
 
-def enode_label(node: ENode) -> str:
-    """An e-node's op with its attributes, without its children."""
-    attrs = [
-        "[" + ", ".join(map(str, a)) + "]" if isinstance(a, tuple) else str(a)
-        for a in node.attrs
-    ]
-    text = f"{node.op} {' '.join(attrs)}".strip()
-    return text if len(text) <= 44 else text[:43] + "…"
-
-
-def _class_label(c: EClass) -> str:
-    ops = list(dict.fromkeys(n.op for n in c.nodes))
-    shown = " | ".join(ops[:3]) + (" …" if len(ops) > 3 else "")
-    return f"{shown} ({len(c.nodes)})" if len(c.nodes) > 1 else shown
+def _shortest(part: Part, c: EClass) -> str:
+    """What a closed e-class says: its first form, and how many others there are."""
+    first = egraph_view.form(part, c.nodes[0])
+    first = first if len(first) <= 40 else first[:39] + "…"
+    return first + (f" (+{len(c.nodes) - 1})" if len(c.nodes) > 1 else "")
 
 
 # -------------------------------------------------------------------------------- candidate

@@ -43,23 +43,10 @@ def body(hlir: Hlir) -> list[Html]:
     """The content of `to_html`, for pages that have their own frame."""
     nodes = folding.drawn(hlir)
     fallbacks = [n for n in nodes if hlir.nodes[n].op == "Custom"]
-    kinds = [spec.kind for spec in hlir.inputs]
-    weights = [s for s in hlir.inputs if s.kind != "arg"]
     depth = folding.best_depth(hlir, nodes, MAX_DRAWN)
     graph = capped(diagram(hlir, depth))
     out = [
-        facts(
-            [
-                units.counted(len(hlir.nodes), "node"),
-                units.counted(kinds.count("arg"), "input"),
-                (f"{len(weights):,}" if weights else None, "weights, "
-                 + units.size(_total_bytes(hlir, [s.node for s in weights]))),
-                units.counted(len(hlir.outputs), "output"),
-                (units.count(folding.total([folding.flops(hlir, n) for n in nodes]), "FLOP"),
-                 "per call"),
-                (f"{len(fallbacks):,}" if fallbacks else None, "fallbacks to ATen"),
-            ]
-        ),
+        summary(hlir),
         _symbols(hlir),
         scroll(draw(graph), label="graph of the program", tall=True),
         el("p", *_legend(graph), class_="muted"),
@@ -72,6 +59,26 @@ def body(hlir: Hlir) -> list[Html]:
     if fallbacks:
         out.append(fold("Fallbacks", node_table(hlir, fallbacks), open_=True))
     return [o for o in out if o]
+
+
+def summary(hlir: Hlir) -> Html:
+    """A line of figures."""
+    nodes = folding.drawn(hlir)
+    kinds = [spec.kind for spec in hlir.inputs]
+    weights = [s for s in hlir.inputs if s.kind != "arg"]
+    fallbacks = sum(hlir.nodes[n].op == "Custom" for n in nodes)
+    return facts(
+        [
+            units.counted(len(hlir.nodes), "node"),
+            units.counted(kinds.count("arg"), "input"),
+            (f"{len(weights):,}" if weights else None, "weights, "
+             + units.size(_total_bytes(hlir, [s.node for s in weights]))),
+            units.counted(len(hlir.outputs), "output"),
+            (units.count(folding.total([folding.flops(hlir, n) for n in nodes]), "FLOP"),
+             "per call"),
+            (f"{fallbacks:,}" if fallbacks else None, "fallbacks to ATen"),
+        ]
+    )  # fmt: skip
 
 
 def to_svg(hlir: Hlir, depth: int | None = None) -> str:

@@ -89,7 +89,7 @@ class View {
     this.svg.addEventListener("pointerdown", (e) => this.drag(e));
     this.svg.addEventListener("dblclick", () => this.selectedBox()?.group && this.toggle());
     this.map.addEventListener("pointerdown", (e) => this.jump(e));
-    this.observer = new ResizeObserver(() => this.frame());
+    this.observer = new ResizeObserver(() => (this.fitted ? this.frame() : this.fit()));
     this.observer.observe(this.canvas);
     this.resize();
   }
@@ -156,7 +156,6 @@ class View {
     this.render();
     if (!this.fitted) this.fit();
     else this.frame();
-    this.fitted = true;
     const total = this.graph.nodes.length;
     const summary = `${shown.boxes.size.toLocaleString("en")} boxes for ${total.toLocaleString("en")} nodes`;
     this.tell(note || summary);
@@ -507,7 +506,8 @@ class View {
   fit() {
     if (!this.placed) return;
     const { width, height } = this.canvas.getBoundingClientRect();
-    if (!width) return;
+    if (!width) return; // in a hidden tab: it is fitted when it is shown
+    this.fitted = true;
     const k = Math.min(1.1, (width - 24) / this.placed.w, Math.max((height - 40) / this.placed.h, 0.75));
     const wide = Math.max(k, 0.3); // a drawing that is still too wide starts at its left edge
     this.box = { k: wide, x: Math.max(12, (width - this.placed.w * wide) / 2),

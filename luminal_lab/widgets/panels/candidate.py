@@ -1,0 +1,182 @@
+"""The candidate: its kernels and buffers, memory over time, what decided, and comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import ipywidgets as w
+
+from luminal_lab.errors import LuminalError
+from luminal_lab.search import Candidate
+from luminal_lab.views import candidate as candidate_view
+from luminal_lab.views import chart, graphs, units
+from luminal_lab.views.html import el, fold, scroll, table
+from luminal_lab.widgets.graph import GraphView
+from luminal_lab.widgets.panels.base import (
+    Panel,
+    button,
+    choice,
+    html,
+    nothing,
+    offer,
+    put,
+    row,
+)
+
+_MANY = 200  # choices in the list of candidates
+
+
+class CandidatePanel(Panel):
+    """One candidate, and how it differs from others."""
+
+    title = "Candidate"
+
+    def build(self) -> Iterable[w.Widget]:
+        """Make the children."""
+        self.pick = choice("candidate", [], "Which candidate to look at")
+        self.other = choice("compare with", [], "Another candidate")
+        self.go = button("Build", "Compile it to one library", self.state.build, primary=True)
+        self.facts = html(nothing("No candidate yet: see the Search panel."))
+        self.graph = GraphView(graphs.GraphData("Kernels", (), ()))
+        self.why, self.kernels, self.memory, self.diff = html(), html(), html(), html()
+        self.pick.observe(self._picked, "value")
+        self.other.observe(lambda c: self._diff(), "value")
+        self.graph.observe(self._select, "selected")
+        self.state.observe(lambda c: self._light(), "nodes")
+        self.state.observe(lambda c: self._memory(), "executable")
+        self.follow("result", self._list)
+        self.follow("candidate", self._show)
+        tabs = w.Tab(children=[
+            w.VBox([self.graph]), self.why, self.kernels, self.memory,
+            w.VBox([row(self.other), self.diff]),
+        ])  # fmt: skip
+        tabs.titles = ("Graph", "Why this one", "Kernels", "Memory", "Difference")
+        return [row(self.go, self.pick), self.facts, tabs]
+
+    def _list(self) -> None:
+        result = self.state.result
+        if result is None:
+            offer(self.pick, [])
+            offer(self.other, [])
+            return
+        many = min(len(result.candidates), _MANY)
+        names = [("the best", -1), *((f"rank {k}", k) for k in range(many))]
+        offer(self.pick, names)
+        offer(self.other, [("–", None), *names])
+
+    def _candidate(self, k: int) -> Candidate:
+        result = self.state.result
+        return result.best if k < 0 else result.candidates[k]
+
+    def _picked(self, change: dict) -> None:
+        if self.state.result is not None and change["new"] is not None:
+            self.state.set_candidate(self._candidate(change["new"]))
+
+    def _show(self) -> None:
+        found: Candidate | None = self.state.candidate
+        self.go.disabled = found is None
+        if found is None:
+            put(self.facts, nothing("No candidate yet: see the Search panel."))
+            return
+        put(self.facts, candidate_view.summary(found))
+        self.graph.show(graphs.of_candidate(found))
+        put(self.kernels, candidate_view.kernel_table(found),
+            fold("What each kernel computes", *candidate_view.mathematics(found)),
+            fold("All calls", candidate_view.call_table(found)))  # fmt: skip
+        self._why()
+        self._memory()
+        self._diff()
+
+    def _why(self) -> None:
+        result, found = self.state.result, self.state.candidate
+        if result is None:
+            put(self.why, nothing("It did not come from a search."))
+            return
+        put(self.why, why_table(result.why(found)))
+
+    def _memory(self) -> None:
+        executable = self.state.executable
+        if executable is None:
+            put(self.memory, nothing("Build it to see the memory plan."))
+            return
+        try:
+            plan = executable.plan
+        except LuminalError as error:
+            put(self.memory, nothing(str(error)))
+            return
+        put(self.memory, *memory(plan))
+
+    def _diff(self) -> None:
+        if self.other.value is None or self.state.candidate is None:
+            put(self.diff, nothing("Choose another candidate."))
+            return
+        other = self._candidate(self.other.value)
+        self.diff.value = str(candidate_view.difference(self.state.candidate, other).html)
+
+    def _select(self, change: dict) -> None:
+        if change["new"]:
+            self.state.nodes = self.graph.hlir_of(change["new"])
+
+    def _light(self) -> None:
+        self.graph.select_hlir(set(self.state.nodes))
+
+
+def why_table(why: Any) -> Any:
+    """Where the time goes; what it saves against the runner-up."""
+    frame = why if hasattr(why, "itertuples") else why.table()
+    saved = frame.attrs.get("saved_ms")
+    lines = []
+    if saved is not None:
+        lines.append(
+            el("p", f"Against the runner-up {frame.attrs['runner_up']} it saves "
+               f"{units.seconds(saved / 1e3)} by the cost model.")
+        )  # fmt: skip
+    rows = [
+        [
+            f"k{r['kernel']}",
+            r["computes"],
+            str(r["calls"]),
+            units.seconds(r["predicted_ms"] / 1e3),
+            None if math.isnan(r["measured_ms"]) else units.seconds(r["measured_ms"] / 1e3),
+            f"{r['share']:.0%}",
+            r["bound"],
+            "yes" if r["in_runner_up"] else "no",
+            r["rules"],
+        ]
+        for r in frame.to_dict("records")
+    ]
+    head = [("", "code"), "computes", ("calls", "num"), ("predicted", "num"),
+            ("measured", "num"), ("share", "num"), "bound by", "in the runner-up",
+            "rules"]  # fmt: skip
+    return el("div", *lines, table(head, rows, label="why this candidate"))
+
+
+def memory(plan: Any) -> list[Any]:
+    """The arena over the calls of a run: a bar per buffer, at its live range."""
+    inside = [p for p in plan.placements if p.place == "arena"]
+    shown = sorted(inside, key=lambda p: -p.nbytes)[:40]
+    shown.sort(key=lambda p: (p.first, p.offset))
+    bars = [
+        chart.Span(p.name, float(p.first), float(p.last - p.first + 1), units.size(p.nbytes),
+                   f"{p.name}: {units.size(p.nbytes)} at {p.offset:,}, {p.first}–{p.last}")
+        for p in shown
+    ]  # fmt: skip
+    rows = [
+        [p.name, p.place, units.size(p.nbytes), f"{p.offset:,}", f"{p.first}–{p.last}",
+         p.over or None]
+        for p in plan.placements
+    ]  # fmt: skip
+    head = [("buffer", "code"), "place", ("size", "num"), ("offset", "num"), ("calls", "num"),
+            ("overwrites", "code")]  # fmt: skip
+    return [
+        el("p", f"The arena takes {units.size(plan.arena_bytes)}; without sharing it would be "
+           f"{units.size(plan.sum_bytes)}, and {units.size(plan.live_bytes)} are live at once."
+           f" Weights that were packed or computed at build time take "
+           f"{units.size(plan.persistent_bytes)}."),
+        scroll(chart.spans("Live ranges of buffers over the calls of a run", bars,
+                           lambda v: f"{v:.0f}"), label="memory plan", tall=True)
+        if bars else nothing("No buffer lives in the arena."),
+        fold("All buffers", table(head, rows, label="buffers")),
+    ]  # fmt: skip

@@ -1,0 +1,214 @@
+"""The e-graph: how it grew, which rules did it, the forms of any node, rules of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import ipywidgets as w
+
+from luminal_lab.egraph import check_rule
+from luminal_lab.egraph.egraph import ENCODED, EGraph, Part
+from luminal_lab.errors import LuminalError
+from luminal_lab.views import egraph as egraph_view
+from luminal_lab.views import graphs, units
+from luminal_lab.views import hlir as hlir_view
+from luminal_lab.views.html import el, scroll, table
+from luminal_lab.widgets.graph import GraphView
+from luminal_lab.widgets.panels.base import (
+    Panel,
+    button,
+    choice,
+    html,
+    nothing,
+    offer,
+    put,
+    row,
+)
+
+_SHOWN = 60  # e-nodes of one iteration that are listed
+
+
+class EGraphPanel(Panel):
+    """The saturated e-graph."""
+
+    title = "E-graph"
+
+    def build(self) -> Iterable[w.Widget]:
+        """Make the children."""
+        self.facts = html(nothing("Nothing is saturated yet: see the Model panel."))
+        self.region = choice("region", [("0", 0)], "Which region to look at")
+        self.iteration = w.IntSlider(
+            value=0, min=0, max=0, description="iteration", continuous_update=False,
+            layout=w.Layout(width="420px"),
+        )  # fmt: skip
+        self.play = w.Play(value=0, min=0, max=0, interval=900, description="Grow")
+        w.jslink((self.play, "value"), (self.iteration, "value"))
+        self.growth, self.born = html(), html()
+        self.rules = html()
+        self.node = choice("node", [], "A node of the program", wide="420px")
+        self.forms = html()
+        self.graph = GraphView(graphs.GraphData("E-graph", (), ()))
+        self.editor = w.Textarea(
+            placeholder=RULE_HINT, layout=w.Layout(width="100%", height="150px"),
+        )  # fmt: skip
+        self.verdict = html()
+        self.search = button(
+            "Search", "Go on to the search", lambda: self.state.search(), primary=True
+        )
+        check = button("Check", "Parse it, and test it on random instances", self.check)
+        again = button(
+            "Saturate with it",
+            "Check it, then grow the e-graph again",
+            self.again,
+            primary=True,
+        )
+        self.region.observe(lambda c: self._part(), "value")
+        self.iteration.observe(lambda c: self._born(), "value")
+        self.node.observe(lambda c: self._forms(), "value")
+        self.graph.observe(self._select, "selected")
+        self.state.observe(lambda c: self._light(), "nodes")
+        self.follow("egraph", self._show)
+        inner = w.Tab()
+        inner.children = [
+            w.VBox([row(self.play, self.iteration), self.growth, self.born]),
+            w.VBox([self.rules]),
+            w.VBox([row(self.node), self.forms, self.graph]),
+            w.VBox([self.editor, row(check, again), self.verdict]),
+        ]
+        inner.titles = ("Growth", "Rules", "Forms of a node", "Your rules")
+        return [row(self.search, self.region), self.facts, inner]
+
+    # ------------------------------------------------------------------------------ showing
+
+    @property
+    def part(self) -> Part | None:
+        """The region that is shown."""
+        egraph: EGraph | None = self.state.egraph
+        return None if egraph is None else egraph.parts[self.region.value or 0]
+
+    def _show(self) -> None:
+        egraph: EGraph | None = self.state.egraph
+        self.search.disabled = egraph is None
+        if egraph is None:
+            return
+        names: dict[int, list[str]] = {}
+        for instance in egraph.program.instances:
+            names.setdefault(instance.region, []).append(instance.name)
+        regions = [
+            (f"{p.region}: {names[p.region][0] or 'the program'}"
+             + (f" ×{len(names[p.region])}" if len(names[p.region]) > 1 else ""), k)
+            for k, p in enumerate(egraph.parts)
+        ]  # fmt: skip
+        offer(self.region, regions)
+        put(self.facts, egraph_view.summary(egraph))
+        put(self.growth, scroll(egraph_view.growth_svg(egraph), label="growth"))
+        put(self.rules, egraph_view.leaderboard(egraph))
+        self._part()
+
+    def _part(self) -> None:
+        part = self.part
+        if part is None:
+            return
+        last = len(part.report.iterations) - 1
+        self.play.max = self.iteration.max = last
+        self.iteration.value = last
+        self._born()
+        nodes = [
+            (f"%{n} {hlir_view.label(part.hlir, part.hlir.nodes[n])}  "
+             f"{part.hlir.nodes[n].source.module}", n)
+            for n in sorted(part.node_class)
+            if part.hlir.nodes[n].op != "Input"
+        ]  # fmt: skip
+        offer(self.node, nodes)
+        self.graph.show(graphs.of_part(part))
+        self._light()
+
+    def _born(self) -> None:
+        part = self.part
+        if part is not None:
+            put(self.born, *born(part, self.iteration.value))
+
+    def _forms(self) -> None:
+        egraph, node = self.state.egraph, self.node.value
+        if egraph is None or node is None:
+            return
+        put(self.forms, egraph_view.forms_of(egraph.parts[self.region.value or 0], node))
+        part = self.part
+        if part is not None:
+            inside = {f"c{c.id}" for c in egraph.classes_of(node, part.region)}
+            self.graph.highlighted = [
+                n.key for n in self.graph.graph.nodes if n.group in inside
+            ]
+
+    def _select(self, change: dict) -> None:
+        hlir = self.graph.hlir_of(change["new"]) if change["new"] else ()
+        known = {n for _, n in self.node.options}
+        for n in hlir:
+            if n in known:
+                self.node.value = n
+
+    def _light(self) -> None:
+        """Show the forms of what is selected in the program, when this region holds it."""
+        egraph: EGraph | None = self.state.egraph
+        if egraph is None:
+            return
+        known = {n for _, n in self.node.options}
+        for program_node in self.state.nodes:
+            for instance in egraph.program.instances:
+                if program_node not in instance.nodes or instance.region != self.region.value:
+                    continue
+                here = instance.nodes.index(program_node)
+                if here in known:
+                    self.node.value = here
+                    return
+
+    # -------------------------------------------------------------------------------- rules
+
+    def check(self) -> bool:
+        """Check the rules in the editor; whether they may be used."""
+        text = self.editor.value
+        if not text.strip():
+            put(self.verdict, nothing("There is no rule to check."))
+            return False
+        try:
+            verdict = check_rule(text)
+        except LuminalError as error:
+            put(self.verdict, el("pre", str(error), class_="bad"))
+            return False
+        tone = "good" if verdict.ok else "bad"
+        put(self.verdict, el("pre", repr(verdict), class_=tone))
+        return verdict.ok
+
+    def again(self) -> None:
+        """Saturate with the rules of the editor, if they are right."""
+        if self.editor.value.strip() and not self.check():
+            return
+        self.state.rules = self.editor.value
+        self.state.saturate()
+
+
+RULE_HINT = """;; law: x + x = 2 * x
+;; class: exact
+(rewrite (Add x x) (Mul (Const 2.0 d) x) :when ((= d (dtype x)) (floating d)) :name "double")"""
+
+
+def born(part: Part, iteration: int) -> list[Any]:
+    """What one iteration added to the e-graph of a region."""
+    record = part.report.iterations[iteration]
+    found = [
+        (c, n) for c in part.classes for n in c.nodes if n.iteration == iteration
+        and (iteration or n.rule == ENCODED)
+    ]  # fmt: skip
+    rows = [
+        [egraph_view.name(part, c.id), egraph_view.form(part, n), n.rule]
+        for c, n in found[:_SHOWN]
+    ]
+    what = "The encoder made" if not iteration else f"Iteration {iteration} added"
+    more = f"; showing {_SHOWN}" if len(found) > _SHOWN else ""
+    line = (
+        f"{what} {units.plural(len(found), 'e-node')}{more}. After it: {record.rows:,} e-nodes "
+        f"in {record.classes:,} e-classes, {units.seconds(record.seconds)}."
+    )
+    head = [("class", "code"), ("form", "code"), "made by"]
+    return [el("p", line), table(head, rows, label="new e-nodes") if rows else None]

@@ -1,0 +1,70 @@
+"""The model: its program as a graph, what falls back to ATen, and the way to the e-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import ipywidgets as w
+
+from luminal_lab.egraph import Limits
+from luminal_lab.views import graphs
+from luminal_lab.views import hlir as hlir_view
+from luminal_lab.views.html import fold
+from luminal_lab.widgets.graph import GraphView
+from luminal_lab.widgets.panels.base import Panel, button, html, nothing, number, put, row
+
+
+class ModelPanel(Panel):
+    """The captured program."""
+
+    title = "Model"
+
+    def build(self) -> Iterable[w.Widget]:
+        """Make the children."""
+        self.graph = GraphView(graphs.GraphData("Graph", (), ()))
+        self.facts = html(nothing("Nothing is captured yet."))
+        self.tables = html()
+        limits = Limits()
+        self.iterations = number("iterations", limits.iterations, "Iterations per region")
+        self.rows = number("e-nodes", limits.rows, "E-nodes per region at most")
+        self.seconds = number("seconds", limits.seconds, "Seconds per region", whole=False)
+        self.go = button(
+            "Saturate", "Grow the e-graph with the rules", self.saturate, primary=True
+        )
+        self.graph.observe(self._select, "selected")
+        self.state.observe(self._light, "nodes")
+        self.follow("hlir", self._show)
+        controls = row(self.go, self.iterations, self.rows, self.seconds)
+        return [controls, self.facts, self.graph, self.tables]
+
+    def saturate(self) -> None:
+        """Start the saturation."""
+        limits = Limits(
+            iterations=self.iterations.value, rows=self.rows.value, seconds=self.seconds.value
+        )
+        self.state.saturate(limits)
+
+    def _show(self) -> None:
+        hlir = self.state.hlir
+        self.go.disabled = hlir is None
+        if hlir is None:
+            return
+        put(self.facts, hlir_view.summary(hlir))
+        self.graph.show(graphs.of_hlir(hlir))
+        tables = [fold("Modules", hlir_view.module_table(hlir))]
+        custom = [n for n, node in enumerate(hlir.nodes) if node.op == "Custom"]
+        if custom:
+            title = f"Fallbacks to ATen ({len(custom)})"
+            tables.insert(0, fold(title, hlir_view.node_table(hlir, custom), open_=True))
+        put(self.tables, *tables)
+
+    def _select(self, change: dict) -> None:
+        key = change["new"]
+        self.state.nodes = self.graph.hlir_of(key) if key else ()
+
+    def _light(self, change: dict) -> None:
+        own = self.graph.hlir_of(self.graph.selected) if self.graph.selected else ()
+        if tuple(change["new"]) != tuple(own):
+            self.graph.select_hlir(set(change["new"]))
+        else:
+            self.graph.highlighted = []

@@ -1,0 +1,66 @@
+"""The profile: a timeline, a roofline, times by kernel, and a comparison with PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import ipywidgets as w
+
+from luminal_lab import api
+from luminal_lab.views import profile as profile_view
+from luminal_lab.views.html import el
+from luminal_lab.widgets.panels.base import Panel, button, html, nothing, number, put, row
+
+
+class ProfilePanel(Panel):
+    """Times of the built candidate."""
+
+    title = "Profile"
+
+    def build(self) -> Iterable[w.Widget]:
+        """Make the children."""
+        self.repeats = number("runs", 20, "Timed runs", wide=120)
+        self.go = button("Profile", "Time it kernel by kernel", self.profile, primary=True)
+        self.export = button("Chrome trace", "Write trace.json for Perfetto", self.write_trace)
+        self.note = html()
+        self.view = html(nothing("Build a candidate first: see the Candidate panel."))
+        self.follow(["executable", "profile"], self._show)
+        return [row(self.go, self.repeats, self.export), self.note, self.view]
+
+    def profile(self) -> None:
+        """Time the executable on the workbench's inputs."""
+        state = self.state
+        if state.executable is None:
+            return
+        args = state.args
+        if args is None:
+            args, _ = state.executable.example_inputs()
+
+        def work() -> Any:
+            return api.profile(state.executable, args, repeats=self.repeats.value)
+
+        def done(profile: Any) -> None:
+            state.profile = profile
+
+        state.job.start("profile", work, done)
+
+    def write_trace(self) -> None:
+        """Write the timeline as a trace that Chrome and Perfetto open."""
+        from pathlib import Path
+
+        path = Path(f"{self.state.profile.name}-trace.json".replace("/", "_"))
+        path.write_text(json.dumps(profile_view.trace(self.state.profile)), encoding="utf-8")
+        put(self.note, el("p", f"Wrote {path.resolve()}; open it at ui.perfetto.dev."))
+
+    def _show(self) -> None:
+        profile = self.state.profile
+        self.go.disabled = self.state.executable is None
+        self.export.disabled = profile is None
+        if profile is not None:
+            put(self.view, *profile_view.body(profile))
+        elif self.state.executable is not None:
+            put(self.view, nothing("Built, not yet timed."))
+        else:
+            put(self.view, nothing("Build a candidate first: see the Candidate panel."))

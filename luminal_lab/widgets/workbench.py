@@ -1,0 +1,137 @@
+"""The workbench: all stages of one program in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ipywidgets as w
+
+from luminal_lab.hlir import Hlir
+from luminal_lab.views.html import el
+from luminal_lab.widgets.panels import (
+    CandidatePanel,
+    EGraphPanel,
+    KernelsPanel,
+    ModelPanel,
+    ProfilePanel,
+    SearchPanel,
+)
+from luminal_lab.widgets.panels.base import button, html, put, row
+from luminal_lab.widgets.state import State
+
+PANELS = (ModelPanel, EGraphPanel, SearchPanel, CandidatePanel, KernelsPanel, ProfilePanel)
+
+
+class Workbench(w.VBox):
+    """See a program through all stages, and steer each.
+
+    Arguments:
+        module_or_fn: An `nn.Module`, a function of tensors, or an Hlir.
+        args: Example arguments, as for `capture`.
+        kwargs: Example keyword arguments.
+        target: The target.
+
+    The stages run in the background: other cells can run meanwhile, `Cancel` ends what runs
+    and keeps what was found. `workbench.state` holds the stage objects.
+
+    >>> import torch, luminal_lab as ll
+    >>> bench = ll.Workbench(torch.nn.GELU(), (torch.ones(8),))
+    >>> bench
+    Workbench(GELU: captured)
+    >>> _ = bench.state.saturate(); bench.state.job.wait(); bench
+    Workbench(GELU: captured, saturated)
+    """
+
+    def __init__(
+        self,
+        module_or_fn: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        target: str = "cpu",
+    ):
+        super().__init__()
+        self.state = State(args, target)
+        if isinstance(module_or_fn, Hlir):
+            self.state.set_hlir(module_or_fn)
+        else:
+            self.state.capture(module_or_fn, kwargs)
+        self.panels = [panel(self.state) for panel in PANELS]
+        self.tabs = w.Tab(children=self.panels, titles=[p.title for p in self.panels])
+        self.bar = w.FloatProgress(min=0, max=1, layout=w.Layout(width="180px", height="14px"))
+        self.text = html()
+        self.all = button(
+            "Run all",
+            "Saturate, search, build and profile",
+            self.run_all,
+            primary=True,
+            icon="play",
+        )
+        self.end = button(
+            "Cancel", "End what runs; what was found is kept", self.state.job.cancel
+        )
+        self.children = (row(self.all, self.end, self.bar, self.text), self.tabs)
+        self.state.job.observe(lambda c: self._status())
+        self.state.observe(self._forward, ["egraph", "result", "executable", "profile"])
+        self._status()
+
+    def run_all(self) -> None:
+        """Saturate, search, build and profile, one after the other."""
+        search, profile = self.panels[2], self.panels[5]
+        assert isinstance(search, SearchPanel)
+        assert isinstance(profile, ProfilePanel)
+        import threading
+
+        def chain() -> None:
+            job = self.state.job
+            for start in (
+                self.panels[0].saturate, search.search, self.state.build, profile.profile,
+            ):  # fmt: skip
+                start()
+                job.wait()
+                if job.failed or "cancel" in job.message or "stopped" in job.message:
+                    return
+
+        threading.Thread(target=chain, daemon=True).start()
+
+    def _status(self) -> None:
+        job = self.state.job
+        running = job.state != "idle"
+        self.end.disabled = not running
+        self.all.disabled = running
+        self.bar.value = max(job.fraction, 0.0) if running else 0.0
+        self.bar.layout.visibility = "visible" if running else "hidden"
+        tone = "bad" if job.failed else "muted"
+        text = f"{job.stage}: {job.message}" if job.stage else "ready"
+        if job.state == "canceling":
+            text = f"{job.stage}: canceling…"
+        put(self.text, el("div", text, class_=tone, role="status"))
+
+    def _forward(self, change: dict) -> None:
+        """Show the panel of the stage that has just ended."""
+        if change["new"] is None:
+            return
+        self.tabs.selected_index = {"egraph": 1, "result": 2, "executable": 3, "profile": 5}[
+            change["name"]
+        ]
+
+    def __repr__(self) -> str:
+        s = self.state
+        done = ["captured"]
+        for name, word in (("egraph", "saturated"), ("result", "searched"),
+                           ("executable", "built"), ("profile", "profiled")):  # fmt: skip
+            if getattr(s, name) is not None:
+                done.append(word)
+        return f"Workbench({s.hlir.name}: {', '.join(done)})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data["text/plain"] = repr(self)
+            last = next(
+                o for o in (self.state.profile, self.state.candidate, self.state.egraph,
+                            self.state.hlir) if o is not None
+            )  # fmt: skip
+            data["text/html"] = last._repr_mimebundle_().get("text/html", "")
+        return bundle

@@ -1,0 +1,194 @@
+"""The workbench without a browser: stages in the background, cancel, trials of kernels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import luminal_lab as ll
+from luminal_lab.errors import LuminalError
+from luminal_lab.widgets import Workbench
+from luminal_lab.widgets.jobs import Job
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 0.5, -1)
+
+
+@pytest.fixture
+def bench() -> Workbench:
+    return Workbench(softmax, (torch.randn(32, 64),))
+
+
+def ready(bench: Workbench) -> None:
+    bench.state.saturate()
+    bench.state.job.wait()
+    bench.state.search(ll.Budget("none"))
+    bench.state.job.wait()
+    assert not bench.state.job.failed, bench.state.job.message
+
+
+def test_all_stages_run_one_after_the_other(bench: Workbench) -> None:
+    bench.panels[2].effort.value = "none"
+    bench.run_all()
+    end = time.monotonic() + 60
+    while bench.state.profile is None and time.monotonic() < end:
+        assert not bench.state.job.failed, bench.state.job.message
+        time.sleep(0.02)
+    bench.state.job.wait()
+    assert repr(bench) == "Workbench(softmax: captured, saturated, searched, built, profiled)"
+    assert bench.tabs.selected_index == 5
+
+
+def test_every_panel_shows_its_stage(bench: Workbench) -> None:
+    ready(bench)
+    _, egraph, search, candidate, kernels, _ = bench.panels
+    assert "e-nodes" in egraph.facts.value
+    assert len(search.table.rows) == len(bench.state.result.rows)
+    assert candidate.graph.graph.nodes
+    assert "static void" in kernels.editor.value
+    assert "@triton.jit" in kernels.sources.value.replace("</span>", "").replace(
+        '<span class="tp">', ""
+    )
+
+
+def test_a_new_stage_drops_what_came_from_the_old_one(bench: Workbench) -> None:
+    ready(bench)
+    bench.state.saturate()
+    bench.state.job.wait()
+    assert bench.state.result is None
+    assert bench.state.candidate is None
+
+
+def test_a_selection_goes_through_the_panels(bench: Workbench) -> None:
+    ready(bench)
+    model, egraph, _, candidate, _, _ = bench.panels
+    hlir = bench.state.hlir
+    target = next(n for n, node in enumerate(hlir.nodes) if node.op == "Exp2")
+    model.graph.selected = f"n{target}"
+    assert bench.state.nodes == (target,)
+    assert hlir.nodes[target].op in egraph.node.label
+    assert candidate.graph.highlighted
+
+
+def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
+    ready(bench)
+    kernels = bench.panels[4]
+    kernels.time()
+    bench.state.job.wait()
+    assert kernels.trials[-1][1].measurement.ok, kernels.trials
+    right = kernels.editor.value
+    assert "1.44269502f" in right
+    kernels.editor.value = right.replace("1.44269502f", "1.5f")
+    kernels.time_edited()
+    bench.state.job.wait()
+    assert kernels.trials[-1][1].measurement.reason == "wrong"
+    assert kernels.keep.disabled
+    kernels.editor.value = right.replace("{", "{ this is not C", 1)
+    kernels.time_edited()
+    bench.state.job.wait()
+    assert kernels.trials[-1][1].measurement.reason == "compile failed"
+    assert ".c:1" in kernels.trials[-1][1].measurement.message
+    kernels.editor.value = f"/* by hand */\n{right}"
+    kernels.time_edited()
+    bench.state.job.wait()
+    assert not kernels.keep.disabled
+    kernels._keep()
+    bench.state.job.wait()
+    x = torch.randn(32, 64)
+    assert torch.allclose(bench.state.executable(x), softmax(x), atol=1e-6)
+    assert "by hand" in bench.state.executable.source()
+
+
+def test_a_wrong_rule_is_shown_and_not_used(bench: Workbench) -> None:
+    egraph = bench.panels[1]
+    egraph.editor.value = (
+        ";; law: x + x = x (it is not)\n;; class: exact\n"
+        '(rewrite (Add x x) x :when ((= d (dtype x)) (floating d)) :name "wrong-double")'
+    )
+    egraph.again()
+    assert "FALSE" in egraph.verdict.value
+    assert bench.state.egraph is None
+    egraph.editor.value = "(rewrite (Add x"
+    assert not egraph.check()
+    assert "bad" in egraph.verdict.value
+
+
+# ------------------------------------------------------------------------------------ jobs
+
+
+def test_a_cancel_ends_the_work_and_keeps_what_it_returns() -> None:
+    job, kept = Job(), []
+
+    def work() -> str:
+        try:
+            while True:
+                job.tell("working")
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            return "half"
+
+    assert job.start("work", work, kept.append)
+    assert not job.start("other", work)
+    job.cancel()
+    begun = time.monotonic()
+    job.wait(5)
+    assert time.monotonic() - begun < 2
+    assert kept == ["half"]
+    assert job.state == "idle"
+    assert "stopped" in job.message
+
+
+def test_a_pause_holds_the_work() -> None:
+    job, steps = Job(), []
+    more = threading.Event()
+
+    def work() -> None:
+        for k in range(1000):
+            job.tell(f"step {k}")
+            steps.append(k)
+            more.wait(0.002)
+
+    job.start("work", work)
+    time.sleep(0.05)
+    job.pause()
+    time.sleep(0.05)
+    held = len(steps)
+    time.sleep(0.1)
+    assert len(steps) == held
+    job.pause()
+    time.sleep(0.1)
+    assert len(steps) > held
+    job.cancel()
+    job.wait(5)
+    assert "canceled" in job.message
+
+
+@pytest.mark.parametrize("error", [LuminalError("what", fix="do this"), ValueError("odd")])
+def test_an_error_is_a_message(error: Exception) -> None:
+    job = Job()
+
+    def work() -> Any:
+        raise error
+
+    job.start("work", work)
+    job.wait(5)
+    assert job.failed
+    assert str(error) in job.message
+
+
+def test_a_search_can_be_canceled(bench: Workbench) -> None:
+    bench.state.saturate()
+    bench.state.job.wait()
+    bench.state.search(ll.Budget("full"))
+    while not bench.state.best and bench.state.job.state == "running":
+        time.sleep(0.005)
+    begun = time.monotonic()
+    bench.state.job.cancel()
+    bench.state.job.wait(20)
+    assert time.monotonic() - begun < 5  # a loaded machine
+    assert bench.state.result is not None
