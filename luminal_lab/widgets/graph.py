@@ -87,7 +87,7 @@ class GraphView(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data: Any = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is None:
             return bundle
         data["text/plain"] = repr(self)

@@ -27,12 +27,12 @@ class State(traitlets.HasTraits):
     the old one.
     """
 
-    hlir = traitlets.Any(None, allow_none=True)
-    egraph = traitlets.Any(None, allow_none=True)
-    result = traitlets.Any(None, allow_none=True)
-    candidate = traitlets.Any(None, allow_none=True)
-    executable = traitlets.Any(None, allow_none=True)
-    profile = traitlets.Any(None, allow_none=True)
+    hlir: Any = traitlets.Any(None, allow_none=True)
+    egraph: Any = traitlets.Any(None, allow_none=True)
+    result: Any = traitlets.Any(None, allow_none=True)
+    candidate: Any = traitlets.Any(None, allow_none=True)
+    executable: Any = traitlets.Any(None, allow_none=True)
+    profile: Any = traitlets.Any(None, allow_none=True)
     best = traitlets.List()  # (seconds since the start, best so far, stage) of the last search
     nodes = traitlets.Tuple()
     rules = traitlets.Unicode("")

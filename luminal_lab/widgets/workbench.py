@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,6 @@ from luminal_lab.widgets.panels import (
 from luminal_lab.widgets.panels.base import button, html, put, row
 from luminal_lab.widgets.state import State
 
-PANELS = (ModelPanel, EGraphPanel, SearchPanel, CandidatePanel, KernelsPanel, ProfilePanel)
-
 
 class Workbench(w.VBox):
     """See a program through all stages, and steer each.
@@ -33,7 +32,8 @@ class Workbench(w.VBox):
         target: The target.
 
     The stages run in the background: other cells can run meanwhile, `Cancel` ends what runs
-    and keeps what was found. `workbench.state` holds the stage objects.
+    and keeps what was found. `workbench.state` holds the stage objects, `workbench.model`,
+    `.egraph`, `.search`, `.candidate`, `.kernels` and `.profile` are the panels.
 
     >>> import torch, luminal_lab as ll
     >>> bench = ll.Workbench(torch.nn.GELU(), (torch.ones(8),))
@@ -56,7 +56,15 @@ class Workbench(w.VBox):
             self.state.set_hlir(module_or_fn)
         else:
             self.state.capture(module_or_fn, kwargs)
-        self.panels = [panel(self.state) for panel in PANELS]
+        self.model = ModelPanel(self.state)
+        self.egraph = EGraphPanel(self.state)
+        self.search = SearchPanel(self.state)
+        self.candidate = CandidatePanel(self.state)
+        self.kernels = KernelsPanel(self.state)
+        self.profile = ProfilePanel(self.state)
+        self.panels = (
+            self.model, self.egraph, self.search, self.candidate, self.kernels, self.profile,
+        )  # fmt: skip
         self.tabs = w.Tab(children=self.panels, titles=[p.title for p in self.panels])
         self.bar = w.FloatProgress(min=0, max=1, layout=w.Layout(width="180px", height="14px"))
         self.text = html()
@@ -77,15 +85,11 @@ class Workbench(w.VBox):
 
     def run_all(self) -> None:
         """Saturate, search, build and profile, one after the other."""
-        search, profile = self.panels[2], self.panels[5]
-        assert isinstance(search, SearchPanel)
-        assert isinstance(profile, ProfilePanel)
-        import threading
 
         def chain() -> None:
             job = self.state.job
             for start in (
-                self.panels[0].saturate, search.search, self.state.build, profile.profile,
+                self.model.saturate, self.search.search, self.state.build, self.profile.profile,
             ):  # fmt: skip
                 start()
                 job.wait()
@@ -126,7 +130,7 @@ class Workbench(w.VBox):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data: Any = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is not None:
             data["text/plain"] = repr(self)
             last = next(

@@ -33,7 +33,7 @@ def ready(bench: Workbench) -> None:
 
 
 def test_all_stages_run_one_after_the_other(bench: Workbench) -> None:
-    bench.panels[2].effort.value = "none"
+    bench.search.effort.value = "none"
     bench.run_all()
     end = time.monotonic() + 60
     while bench.state.profile is None and time.monotonic() < end:
@@ -46,12 +46,11 @@ def test_all_stages_run_one_after_the_other(bench: Workbench) -> None:
 
 def test_every_panel_shows_its_stage(bench: Workbench) -> None:
     ready(bench)
-    _, egraph, search, candidate, kernels, _ = bench.panels
-    assert "e-nodes" in egraph.facts.value
-    assert len(search.table.rows) == len(bench.state.result.rows)
-    assert candidate.graph.graph.nodes
-    assert "static void" in kernels.editor.value
-    assert "@triton.jit" in kernels.sources.value.replace("</span>", "").replace(
+    assert "e-nodes" in bench.egraph.facts.value
+    assert len(bench.search.table.rows) == len(bench.state.result.rows)
+    assert bench.candidate.graph.graph.nodes
+    assert "static void" in bench.kernels.editor.value
+    assert "@triton.jit" in bench.kernels.sources.value.replace("</span>", "").replace(
         '<span class="tp">', ""
     )
 
@@ -66,18 +65,17 @@ def test_a_new_stage_drops_what_came_from_the_old_one(bench: Workbench) -> None:
 
 def test_a_selection_goes_through_the_panels(bench: Workbench) -> None:
     ready(bench)
-    model, egraph, _, candidate, _, _ = bench.panels
     hlir = bench.state.hlir
     target = next(n for n, node in enumerate(hlir.nodes) if node.op == "Exp2")
-    model.graph.selected = f"n{target}"
+    bench.model.graph.selected = f"n{target}"
     assert bench.state.nodes == (target,)
-    assert hlir.nodes[target].op in egraph.node.label
-    assert candidate.graph.highlighted
+    assert hlir.nodes[target].op in bench.egraph.node.label
+    assert bench.candidate.graph.highlighted
 
 
 def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
     ready(bench)
-    kernels = bench.panels[4]
+    kernels = bench.kernels
     kernels.time()
     bench.state.job.wait()
     assert kernels.trials[-1][1].measurement.ok, kernels.trials
@@ -105,7 +103,7 @@ def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
 
 
 def test_a_wrong_rule_is_shown_and_not_used(bench: Workbench) -> None:
-    egraph = bench.panels[1]
+    egraph = bench.egraph
     egraph.editor.value = (
         ";; law: x + x = x (it is not)\n;; class: exact\n"
         '(rewrite (Add x x) x :when ((= d (dtype x)) (floating d)) :name "wrong-double")'
