@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from luminal_lab.search.order import order_classes
+
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import ENode, Part
 
@@ -86,7 +88,11 @@ class Space:
         reads: For each V-class, `(T-class, e-node)` of its reads of tensors but inputs.
         producers: For each T-class, the e-nodes that can make it; empty for inputs.
         inputs: The input's name for each T-class that is one, else None.
-        rank: Orders T-classes: a kernel whose whole value is a read reads lower ranks only.
+        through: The same for ways to have a V-class from a stored tensor that are no way to
+            compute it, such as a cast of what it was rounded to.
+        level: Orders all classes: what computes a class is lower, and so is every tensor that
+            the kernel of another one reads.
+        rank: Orders T-classes by the program.
     """
 
     def __init__(self, part: Part):
@@ -111,7 +117,9 @@ class Space:
             else:
                 self._read_class(cls.id, cls.nodes, cls.free)
         self._choices: dict[Body, tuple[tuple[int, int], ...]] = {}
+        self.through: list[tuple[tuple[int, int], ...]] = [()] * n
         self.rank = self._ranks()
+        self.level = self._levels()
         self.outputs: tuple[int, ...] = tuple(
             dict.fromkeys(t for _, t in part.outputs if self.inputs[t] is None)
         )
@@ -120,7 +128,7 @@ class Space:
         )
         self.holders: dict[int, int] = dict.fromkeys(self.tensors, 0)
         for c in range(n):
-            for t, _ in self.reads[c]:
+            for t, _ in (*self.reads[c], *self.through[c]):
                 self.holders[t] |= 1 << c
 
     def _read_class(self, c: int, nodes: Sequence[ENode], free: frozenset[str]) -> None:
@@ -165,6 +173,52 @@ class Space:
         for node, t in sorted(self.part.node_class.items(), reverse=True):
             rank[t] = node
         return rank
+
+    def _levels(self) -> list[int]:
+        """Order the classes, and take away the options that look up that order."""
+        classes = self.part.classes
+        roots = [
+            {classes[t].nodes[k].children[0] for k in ks if classes[t].nodes[k].op == "kernel"}
+            for t, ks in enumerate(self.producers)
+        ]
+        terms: list[dict[int, tuple[int, ...]]] = []
+        loads: list[list[tuple[int, ...]]] = []
+        for c, cls in enumerate(classes):
+            if cls.sort == "T":
+                terms.append({k: cls.nodes[k].children for k in self.producers[c]})
+                loads.append([])
+            else:
+                terms.append({k: self.kids[c][k] for k in self.options[c]})
+                found = [(t, *self.kids[c][k]) for t, k in self.reads[c] if c not in roots[t]]
+                loads.append(found)
+        place, up = order_classes(terms, loads)
+        for c, ks in enumerate(up):
+            if ks and classes[c].sort == "V":
+                self.options[c] = tuple(k for k in self.options[c] if k not in ks)
+                self.reads[c] = tuple(
+                    (t, k)
+                    for t, k in self.reads[c]
+                    if all(place[x] < place[c] for x in self.kids[c][k])
+                )
+        for c, ks in enumerate(up):
+            if classes[c].sort == "V":
+                above = [
+                    (k, [x for x in terms[c][k] if place[x] >= place[c]]) for k in sorted(ks)
+                ]
+                self.through[c] = tuple(
+                    (t, k)
+                    for k, kids in above
+                    if len(kids) == 1 and kids[0] != c
+                    for t, _ in self.reads[kids[0]]
+                )
+        keys = [
+            (max((place[v] for v in roots[c]), default=place[c]), 1, self.rank[c])
+            if cls.sort == "T"
+            else (place[c], 0, 0)
+            for c, cls in enumerate(classes)
+        ]
+        order = {key: k for k, key in enumerate(sorted(set(keys)))}
+        return [order[key] for key in keys]
 
     def extract(
         self, genome: Genome, base: Extraction | None = None, changed: int = -1
@@ -223,9 +277,8 @@ class Space:
         picks: list[tuple[int, int]] = []
         reads: dict[int, None] = {}
         mask = 1 << tensor
-        root = roots[0]
         if made.op == "scatter":  # its destination is a tensor, and none of its values is it
-            into, root = roots.pop(0), -1
+            into = roots.pop(0)
             reads[into] = None
             if self.inputs[into] is None:
                 forced.append(into)
@@ -241,7 +294,7 @@ class Space:
                 picks.append((c, pick[c]))
                 continue
             mask |= 1 << c
-            k2 = self._decide(c, c == root, tensor, genome, place, forced)
+            k2 = self._decide(c, tensor, genome, place, forced)
             pick[c] = k2
             node = self.part.classes[c].nodes[k2]
             if node.op == "load":
@@ -257,14 +310,17 @@ class Space:
     def _decide(
         self,
         c: int,
-        is_root: bool,
         own: int,
         genome: Genome,
         place: Sequence[bool],
         forced: list[int],
     ) -> int:
+        level = self.level
         for t, k in self.reads[c]:
-            if place[t] and t != own and not (is_root and self.rank[t] > self.rank[own]):
+            if place[t] and level[t] < level[own]:
+                return k
+        for t, k in self.through[c]:
+            if place[t] and level[t] < level[own]:
                 return k
         if self.options[c]:
             return genome.choice[c]

@@ -46,7 +46,8 @@ class Weights:
         self.option: list[int] = []  # its e-node; -1 for a read of a tensor that may be stored
         self.kids: list[tuple[int, ...]] = []
         self.work: list[float] = []
-        self.stored: list[tuple[int, int]] = []  # the entries that are reads, with their tensor
+        # The entries that are reads, with their tensor, where that need not be stored anyway.
+        self.stored: list[tuple[int, int]] = []
         self.online: list[int] = []  # the entries that are online reductions
         classes = space.part.classes
         for cls in classes:
@@ -57,10 +58,14 @@ class Weights:
                 if e.op == "online":
                     self.online.append(len(self.work))
                 self._add(cls.id, k, space.kids[cls.id][k], self._work(cls.free, e))
+            read = 0.5 * self._points(cls.free)
             for t, k in space.reads[cls.id]:
+                if space.options[cls.id]:
+                    self.stored.append((len(self.work), t))
+                self._add(cls.id, -1, space.kids[cls.id][k], read)
+            for t, k in space.through[cls.id]:
                 self.stored.append((len(self.work), t))
-                work = 0.5 * self._points(cls.free)
-                self._add(cls.id, -1, space.kids[cls.id][k], work)
+                self._add(cls.id, -1, (), read + self._work(cls.free, cls.nodes[k]))
         self.parents: list[list[int]] = [[] for _ in classes]
         self.pending = [len(kids) for kids in self.kids]
         for i, kids in enumerate(self.kids):

@@ -250,7 +250,8 @@ class RegionVerifier:
         for t, k in self.space.reads[c]:
             if t != own and t in self._anchors_at and nodes[k].rule == ENCODED:
                 return k
-        for k in sorted(range(len(nodes)), key=lambda k: (nodes[k].iteration, k)):
+        ways = [*self.space.options[c], *(k for _, k in self.space.reads[c])]
+        for k in sorted(ways, key=lambda k: (nodes[k].iteration, k)):
             read = nodes[k].op == "load" and self.space.inputs[nodes[k].children[0]] is None
             if read and (
                 nodes[k].children[0] == own or self._node_of.get(nodes[k].children[0]) is None
