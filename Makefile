@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow lint format lab docs docs-serve bench clean distclean
+.PHONY: help setup demo test test-slow agree lint format lab docs docs-serve bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -59,6 +59,9 @@ test: setup  ## run the test suite (without the tests marked slow)
 
 test-slow: setup  ## run the tests marked slow
 	$(PY) -m pytest -m slow $(ARGS)
+
+agree: setup  ## check that random candidates of every kind of program agree (half an hour)
+	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
 
 lint: setup  ## ruff, import-linter and pyright
 	@status=0; \
