@@ -30,7 +30,7 @@ class GraphView(anywidget.AnyWidget):
     >>> import torch, luminal_lab as ll
     >>> from luminal_lab.widgets import graph_widget
     >>> graph_widget(ll.capture(torch.nn.GELU(), (torch.ones(4),)))
-    GraphView(Graph of GELU: 15 nodes, 16 edges)
+    GraphView(Graph of GELU: 7 nodes, 7 edges)
     """
 
     _esm = assets.script("dom.js", "graph_layout.js", "graph_data.js", "graph.js")
