@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result
+    from luminal_lab.session import Session
     from luminal_lab.widgets import Workbench
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOME = {
     "Limits": "egraph",
     "Profile": "runtime",
     "Result": "search",
+    "Session": "session",
     "Workbench": "widgets",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "LuminalError",
     "Profile",
     "Result",
+    "Session",
     "Workbench",
     "__version__",
     "build",

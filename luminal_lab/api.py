@@ -222,7 +222,7 @@ def compile_hlir(
 
 
 def load(path: str | Path) -> Any:
-    """Read back the stage object that `.save(path)` wrote, whichever it is.
+    """Read back the stage object that `.save(path)` wrote, or open a session.
 
     A saved object is data: loading it runs no code from it.
 
@@ -234,6 +234,9 @@ def load(path: str | Path) -> Any:
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import Executable, Profile
     from luminal_lab.search import Candidate, Result
+    from luminal_lab.session import Session, is_session
 
+    if is_session(path):
+        return Session(path)
     stages = (Hlir, EGraph, Candidate, Result, Executable, Profile)
     return load_any(path, {stage.__name__.lower(): stage.load for stage in stages})

@@ -14,6 +14,9 @@ import math
 import os
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from luminal_lab import files
@@ -21,6 +24,18 @@ from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.text import dump_spec, parse, text
+
+_WITH_WEIGHTS = ContextVar("with_weights", default=True)
+
+
+@contextmanager
+def weightless() -> Iterator[None]:
+    """Stage files that are written inside hold programs without the values of their weights."""
+    token = _WITH_WEIGHTS.set(False)
+    try:
+        yield
+    finally:
+        _WITH_WEIGHTS.reset(token)
 
 
 def save(hlir: Hlir, path: str | os.PathLike[str]) -> None:
@@ -61,7 +76,7 @@ def put(hlir: Hlir, out: files.Writer) -> None:
     index: dict[str, Any] = {}
     places: dict[tuple, str] = {}
     for name, tensor in hlir.weights.items():
-        if tensor is None:
+        if tensor is None or not _WITH_WEIGHTS.get():
             continue
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if key not in places or tensor.numel() == 0:

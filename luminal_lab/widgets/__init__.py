@@ -17,6 +17,7 @@ if find_spec("ipywidgets") is None or find_spec("anywidget") is None:
 from luminal_lab.widgets.graph import GraphView, graph_widget
 from luminal_lab.widgets.panels import (
     CandidatePanel,
+    ComparePanel,
     EGraphPanel,
     KernelsPanel,
     ModelPanel,
@@ -29,6 +30,7 @@ from luminal_lab.widgets.workbench import Workbench
 
 __all__ = [
     "CandidatePanel",
+    "ComparePanel",
     "EGraphPanel",
     "GraphView",
     "KernelsPanel",

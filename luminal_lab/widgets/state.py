@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import traitlets
 
 from luminal_lab import api
 from luminal_lab.egraph import EGraph, Limits
+from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import Hlir
 from luminal_lab.search import Budget, Candidate, Result
+from luminal_lab.session import STAGES, Session
 from luminal_lab.widgets.jobs import Job
 
 
@@ -42,6 +46,48 @@ class State(traitlets.HasTraits):
         self.args = None if args is None else tuple(args)
         self.target = target
         self.job = Job()
+        self.session: Session | None = None
+        self.listed: list[Candidate] = []  # of a reopened session
+        for name in STAGES:
+            self.observe(self._record, name)
+
+    # ---------------------------------------------------------------------------- sessions
+
+    def save(self, path: str | Path) -> Session:
+        """Write all stages into a session file, and keep it up to date from now on.
+
+        Raises:
+            CacheError: when it cannot be written.
+        """
+        if self.session is not None and self.session.path != Path(path):
+            self.session.close()
+            self.session = None
+        session = self.session or Session(path)
+        for name in STAGES:
+            session.record(name, getattr(self, name))
+        for seconds, best, stage in self.best:
+            session.record_progress(seconds, best, stage)
+        self.session = session
+        return session
+
+    def reopen(self, session: Session) -> None:
+        """Take over what a session holds; nothing is computed again."""
+        self.session = None
+        self.listed = session.candidates()
+        for name in STAGES:
+            setattr(self, name, session.stage(name))
+        if self.candidate is None and self.result is not None:
+            self.candidate = self.result.best
+        self.best = session.progress()
+        self.session = session
+
+    def _record(self, change: Any) -> None:
+        if self.session is None:
+            return
+        try:
+            self.session.record(change["name"], change["new"])
+        except LuminalError as error:  # a full disk must not end the work itself
+            self.job.message = f"the session is not kept: {error}"
 
     # ------------------------------------------------------------------------------ stages
 
@@ -77,8 +123,6 @@ class State(traitlets.HasTraits):
     ) -> bool:
         """Search in the background; what was found until a cancel is kept."""
         self.best = []
-        import time
-
         started = time.monotonic()
 
         def step(event: Any) -> None:
@@ -87,6 +131,8 @@ class State(traitlets.HasTraits):
                 spent = time.monotonic() - started
                 if not self.best or event.best < self.best[-1][1] or event.stage == "measure":
                     self.best = [*self.best, (spent, event.best, event.stage)]
+                    if self.session is not None:
+                        self.session.record_progress(spent, event.best, event.stage)
             best = f", best {event.best * 1e3:.3f} ms" if event.best is not None else ""
             self.job.tell(f"{event.stage} {event.done:,} of {event.total:,}{best}", share)
 
@@ -125,8 +171,8 @@ class State(traitlets.HasTraits):
 
     def set_result(self, result: Result | None) -> None:
         """Go on with a result, and with its best candidate."""
-        self.set_candidate(result.best if result is not None else None)
         self.result = result
+        self.set_candidate(result.best if result is not None else None)
 
     def set_candidate(self, candidate: Candidate | None) -> None:
         """Go on with a candidate."""

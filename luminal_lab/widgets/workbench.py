@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
 from luminal_lab.hlir import Hlir
+from luminal_lab.session import Session
 from luminal_lab.views.html import el
 from luminal_lab.widgets.panels import (
     CandidatePanel,
+    ComparePanel,
     EGraphPanel,
     KernelsPanel,
     ModelPanel,
@@ -26,14 +29,15 @@ class Workbench(w.VBox):
     """See a program through all stages, and steer each.
 
     Arguments:
-        module_or_fn: An `nn.Module`, a function of tensors, or an Hlir.
+        module_or_fn: An `nn.Module`, a function of tensors, an Hlir, or a `Session` to reopen.
         args: Example arguments, as for `capture`.
         kwargs: Example keyword arguments.
         target: The target.
+        session: A file that is kept up to date with every stage as it ends.
 
     The stages run in the background: other cells can run meanwhile, `Cancel` ends what runs
     and keeps what was found. `workbench.state` holds the stage objects, `workbench.model`,
-    `.egraph`, `.search`, `.candidate`, `.kernels` and `.profile` are the panels.
+    `.egraph`, `.search`, `.candidate`, `.kernels`, `.profile` and `.compare` are the panels.
 
     >>> import torch, luminal_lab as ll
     >>> bench = ll.Workbench(torch.nn.GELU(), (torch.ones(8),))
@@ -49,10 +53,13 @@ class Workbench(w.VBox):
         args: Sequence[Any] | None = None,
         kwargs: dict[str, Any] | None = None,
         target: str = "cpu",
+        session: str | Path | None = None,
     ):
         super().__init__()
         self.state = State(args, target)
-        if isinstance(module_or_fn, Hlir):
+        if isinstance(module_or_fn, Session):
+            self.state.reopen(module_or_fn)
+        elif isinstance(module_or_fn, Hlir):
             self.state.set_hlir(module_or_fn)
         else:
             self.state.capture(module_or_fn, kwargs)
@@ -62,8 +69,10 @@ class Workbench(w.VBox):
         self.candidate = CandidatePanel(self.state)
         self.kernels = KernelsPanel(self.state)
         self.profile = ProfilePanel(self.state)
+        self.compare = ComparePanel(self.state)
         self.panels = (
             self.model, self.egraph, self.search, self.candidate, self.kernels, self.profile,
+            self.compare,
         )  # fmt: skip
         self.tabs = w.Tab(children=self.panels, titles=[p.title for p in self.panels])
         self.bar = w.FloatProgress(min=0, max=1, layout=w.Layout(width="180px", height="14px"))
@@ -82,6 +91,8 @@ class Workbench(w.VBox):
         self.state.job.observe(lambda c: self._status())
         self.state.observe(self._forward, ["egraph", "result", "executable", "profile"])
         self._status()
+        if session is not None:
+            self.state.save(session)
 
     def run_all(self) -> None:
         """Saturate, search, build and profile, one after the other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,6 +115,38 @@ def test_a_wrong_rule_is_shown_and_not_used(bench: Workbench) -> None:
     egraph.editor.value = "(rewrite (Add x"
     assert not egraph.check()
     assert "bad" in egraph.verdict.value
+
+
+def test_a_session_is_kept_up_to_date_and_reopened(tmp_path: Path) -> None:
+    path = tmp_path / "softmax.session"
+    bench = Workbench(softmax, (torch.randn(32, 64),), session=path)
+    ready(bench)
+    with ll.load(path) as seen:  # as another process would, while the first one lives
+        assert seen.stages() == ("hlir", "egraph", "result", "candidate")
+    again = Workbench(ll.load(path))
+    assert repr(again) == "Workbench(softmax: captured, saturated, searched)"
+    assert again.state.candidate.name == bench.state.candidate.name
+    assert len(again.search.table.rows) == len(bench.state.result.rows)
+    assert again.state.best == [tuple(p) for p in bench.state.best]
+
+
+def test_sessions_are_saved_exported_and_compared(
+    bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ready(bench)
+    for name in ("one", "two"):
+        bench.compare.path.value = f"{name}.session"
+        bench.compare.save()
+    bench.compare.export()
+    assert "MB" in bench.compare.note.value
+    assert (tmp_path / "two.html").exists()
+    bench.compare.files.value = ("one.session", "two.session")
+    bench.compare.compare()
+    assert "best candidate" in bench.compare.view.value
+    bench.compare.path.value = "missing/three.session"
+    bench.compare.save()
+    assert "bad" in bench.compare.note.value
 
 
 # ------------------------------------------------------------------------------------ jobs
