@@ -264,3 +264,9 @@ def is_session(path: str | Path) -> bool:
     except OSError:
         return False
     return head.startswith(b"SQLite format 3\0") and head[68:72] == _APPLICATION.to_bytes(4)
+
+
+def safe_name(name: str) -> str:
+    """A name as part of a file name: letters, digits, dash and underscore."""
+    kept = "".join(c if c.isalnum() or c in "-_" else "-" for c in name).strip("-")
+    return kept[:80] or "program"

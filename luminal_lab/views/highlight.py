@@ -14,6 +14,7 @@ _LEXERS = {
     "triton": "PythonLexer",
     "python": "PythonLexer",
     "egg": "SchemeLexer",
+    "asm": "GasLexer",
 }
 # The first entry that contains the token decides; classes are in the style sheet.
 _CLASSES = (
@@ -34,7 +35,7 @@ def code(source: str, language: str, label: str = "") -> Html:
 
     Arguments:
         source: The text.
-        language: `"c"`, `"metal"`, `"triton"`, `"python"` or `"egg"`.
+        language: `"c"`, `"metal"`, `"triton"`, `"python"`, `"egg"` or `"asm"`.
         label: What it is, for screen readers.
     """
     return el(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import LuminalError
@@ -10,7 +12,17 @@ from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.views import units
 from luminal_lab.views.candidate import describe, first_bind, mathematics_of
 from luminal_lab.views.highlight import code
-from luminal_lab.views.html import Figure, Html, card, columns, el, fold, fragment
+from luminal_lab.views.html import (
+    Figure,
+    Html,
+    card,
+    columns,
+    el,
+    facts,
+    fold,
+    fragment,
+    table,
+)
 
 LANGUAGES = ("c", "triton", "metal")
 _TITLES = {"c": "C", "triton": "Triton", "metal": "Metal"}
@@ -63,6 +75,45 @@ def source_text(candidate: Candidate, kernel: int, language: str) -> str:
         sign = "#" if language == "triton" else "//"
         return "\n".join(f"{sign} {line}" for line in f"not available: {error}".splitlines())
     return str(getattr(source, "text", source)).strip("\n")
+
+
+def assembly(text: str) -> list[Html]:
+    """A kernel's assembly, with how many of its instructions use the widest registers."""
+    lines = [line for line in text.splitlines() if line.startswith("\t")]
+    wide = sum("zmm" in line or "ymm" in line for line in lines)
+    fused = sum(bool(re.search(r"\bv?fn?m(add|sub)|\bfml[as]\b", line)) for line in lines)
+    return [
+        facts([units.counted(len(lines), "instruction"), (f"{wide:,}", "on wide vectors"),
+               (f"{fused:,}", "fused multiply-adds")]),
+        code(text, "asm", "assembly"),
+    ]  # fmt: skip
+
+
+def gpu_code(reports: Mapping[str, Any]) -> list[Html]:
+    """Resources per architecture, and PTX and SASS of each.
+
+    Arguments:
+        reports: A report of the ahead-of-time compiler by architecture, or its error.
+    """
+    rows, texts = [], []
+    for arch, r in reports.items():
+        if isinstance(r, LuminalError):
+            rows.append([arch, *[None] * 6, el("span", str(r).splitlines()[0], class_="bad")])
+            continue
+        spills = el("span", units.size(r.spill_bytes), class_="bad" if r.spill_bytes else None)
+        rows.append([
+            arch, f"{r.registers:,}", spills, units.size(r.shared_bytes), str(r.num_warps),
+            str(r.num_stages), f"{r.blocks_per_unit} ({r.occupancy:.0%})", "",
+        ])  # fmt: skip
+        for stage in ("ptx", "sass", "amdgcn"):
+            if stage in r.stages:
+                title = f"{stage.upper()} for {arch}"
+                texts.append(fold(title, code(r.stages[stage], "asm", title)))
+    head = ["architecture", ("registers", "num"), ("spilled", "num"), ("shared", "num"),
+            ("warps", "num"), ("stages", "num"), ("blocks per SM, estimate", "num"),
+            ""]  # fmt: skip
+    note = "Compiled ahead of time; nothing here was measured on a device."
+    return [table(head, rows, label="resources"), el("p", note, class_="muted"), *texts]
 
 
 def all_sources(candidate: Candidate, opened: Sequence[int] = (0,)) -> list[Html]:

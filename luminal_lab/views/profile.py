@@ -16,6 +16,7 @@ from luminal_lab.views.html import Html, card, el, facts, fold, fragment, meter,
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from luminal_lab.bench.timing import Comparison
     from luminal_lab.runtime.profiling import CallTime, KernelTime, Profile
 
 _LANES = 18  # kernels with a lane of their own in the timeline; the rest share one
@@ -96,6 +97,23 @@ def call_table(profile: Profile) -> Html:
     head = [("", "num"), ("kernel", "code"), ("region", "code"), ("start", "num"),
             ("time", "num"), ("spread", "num")]  # fmt: skip
     return table(head, rows, label="calls", all_at="profile.call_rows()")
+
+
+def comparison(found: Comparison) -> list[Html]:
+    """Several implementations, timed in the same rounds."""
+    rows = []
+    best = min(c.median for c in found.contestants)
+    first = found.contestants[0].name
+    for c in found.contestants:
+        rows.append([
+            c.name, _spread(c.seconds), f"{found.ratio(first, c.name):.2f}×",
+            el("span", meter(best / c.median) if c.median else None),
+            None if c.error is None else f"{c.error:.1e}",
+        ])  # fmt: skip
+    head = ["", ("a call, median and quartiles", "num"), (f"speed against {first}", "num"), "",
+            ("largest difference", "num")]  # fmt: skip
+    return [el("h4", "Against PyTorch"), table(head, rows, label="comparison",
+            marked=lambda k: found.contestants[k].median == best)]  # fmt: skip
 
 
 def trace(profile: Profile) -> dict[str, Any]:

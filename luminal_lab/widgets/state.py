@@ -45,6 +45,7 @@ class State(traitlets.HasTraits):
         super().__init__()
         self.args = None if args is None else tuple(args)
         self.target = target
+        self.module: Any = None  # what was captured, to compare with
         self.job = Job()
         self.session: Session | None = None
         self.listed: list[Candidate] = []  # of a reopened session
@@ -93,6 +94,7 @@ class State(traitlets.HasTraits):
 
     def capture(self, module: Any, kwargs: dict[str, Any] | None = None) -> None:
         """Capture a module; not in the background: tracing belongs to the calling thread."""
+        self.module = module
         self.set_hlir(api.capture(module, self.args or (), kwargs))
 
     def saturate(

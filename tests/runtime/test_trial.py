@@ -48,3 +48,25 @@ def test_indices_stay_in_bounds() -> None:
             if not tensor.dtype.is_floating_point:
                 assert int(tensor.max()) < 3, name
         assert try_kernel(k).measurement.ok
+
+
+def test_assembly_is_what_the_compiler_made(kernel) -> None:
+    from luminal_lab.runtime.assembly import assembly
+    from luminal_lab.views.kernels import assembly as view
+
+    text = assembly(kernel)
+    assert "ret" in text
+    assert ".cfi" not in text
+    assert "instructions" in "".join(view(text))
+
+
+def test_gpu_code_without_a_gpu(kernel) -> None:
+    pytest.importorskip("triton")
+    from luminal_lab.runtime.assembly import gpu_reports
+    from luminal_lab.views.kernels import gpu_code
+
+    reports = gpu_reports(kernel, ["sm_90", "sm_1"])
+    assert "ptx" in reports["sm_90"].stages
+    page = "".join(gpu_code(reports))
+    assert "PTX for sm_90" in page
+    assert "unknown architecture" in page

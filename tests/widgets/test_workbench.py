@@ -117,6 +117,24 @@ def test_a_wrong_rule_is_shown_and_not_used(bench: Workbench) -> None:
     assert "bad" in egraph.verdict.value
 
 
+def test_pytorch_is_timed_in_the_same_rounds(bench: Workbench) -> None:
+    ready(bench)
+    bench.state.build()
+    bench.state.job.wait()
+    bench.profile.repeats.value = 3
+    bench.profile.versus(inductor=False)
+    bench.state.job.wait()
+    assert not bench.state.job.failed, bench.state.job.message
+    assert "eager" in bench.profile.others.value
+
+
+def test_machine_code_on_demand(bench: Workbench) -> None:
+    ready(bench)
+    bench.kernels.show_assembly()
+    bench.state.job.wait()
+    assert "instructions" in bench.kernels.machine.value
+
+
 def test_a_session_is_kept_up_to_date_and_reopened(tmp_path: Path) -> None:
     path = tmp_path / "softmax.session"
     bench = Workbench(softmax, (torch.randn(32, 64),), session=path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import ipywidgets as w
 
 from luminal_lab.errors import LuminalError
-from luminal_lab.session import Session, is_session
+from luminal_lab.session import Session, is_session, safe_name
 from luminal_lab.views import session as session_view
 from luminal_lab.views.html import el
 from luminal_lab.widgets.panels.base import Panel, button, html, nothing, put, row
@@ -85,9 +85,3 @@ class ComparePanel(Panel):
                 self.view.value = str(session_view.comparison(opened).html)
             except LuminalError as error:
                 put(self.view, el("p", str(error), class_="bad"))
-
-
-def safe_name(name: str) -> str:
-    """A name as part of a file name: letters, digits, dash and underscore."""
-    kept = "".join(c if c.isalnum() or c in "-_" else "-" for c in name).strip("-")
-    return kept[:80] or "program"

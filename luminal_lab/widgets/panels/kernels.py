@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ipywidgets as w
@@ -10,6 +10,7 @@ import ipywidgets as w
 from luminal_lab.codegen import schedule_space
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import LuminalError
+from luminal_lab.runtime.assembly import assembly, gpu_reports
 from luminal_lab.runtime.trial import Trial, source_text, try_kernel
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import kernels as kernels_view
@@ -60,6 +61,10 @@ class KernelsPanel(Panel):
         )
         self.keep.disabled = True
         self.kept: dict[int, Any] = {}
+        machine = button("CPU assembly", "What the C compiler makes of it", self.show_assembly)
+        gpus = button("GPU code and resources", "Compile the Triton source ahead of time",
+                      self.show_gpus)  # fmt: skip
+        self.machine = html(nothing("Compiled on demand; no GPU is needed."))
         self.pick.observe(lambda c: self._show(), "value")
         self.languages.observe(lambda c: self._sources(), "value")
         self.schedule.observe(lambda c: self._render(), "value")
@@ -68,9 +73,10 @@ class KernelsPanel(Panel):
         tabs = w.Tab(children=[
             w.VBox([row(self.languages), self.sources]),
             w.VBox([row(self.schedule, time, each), self.rendered]),
+            w.VBox([row(machine, gpus), self.machine]),
             w.VBox([row(fresh, mine, self.keep), self.editor]),
         ])  # fmt: skip
-        tabs.titles = ("Sources", "Schedules", "Edit by hand")
+        tabs.titles = ("Sources", "Schedules", "Machine code", "Edit by hand")
         return [row(self.pick), self.formula, tabs, self.tried]
 
     # ------------------------------------------------------------------------------ showing
@@ -153,6 +159,34 @@ class KernelsPanel(Panel):
             if wanted.intersection(kernel.nodes):
                 self.pick.value = k
                 return
+
+    # ------------------------------------------------------------------------- machine code
+
+    def show_assembly(self) -> None:
+        """Compile the C of the schedule that is shown to assembly."""
+        kernel, n = self.kernel, self.schedule.value
+        if kernel is None or n is None:
+            put(self.machine, nothing("A library routine has no source."))
+            return
+        data = self._space[n].to_data()
+        self._machine(lambda: put(self.machine, *kernels_view.assembly(assembly(kernel, data))))
+
+    def show_gpus(self) -> None:
+        """Compile the Triton source for several architectures."""
+        kernel = self.kernel
+        if kernel is None:
+            put(self.machine, nothing("A library routine has no source."))
+            return
+        self._machine(lambda: put(self.machine, *kernels_view.gpu_code(gpu_reports(kernel))))
+
+    def _machine(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except LuminalError as error:
+                put(self.machine, el("pre", str(error), class_="bad"))
+
+        self.state.job.start("compilation of one kernel", guarded)
 
     # ------------------------------------------------------------------------------- trials
 

@@ -9,6 +9,7 @@ from typing import Any
 import ipywidgets as w
 
 from luminal_lab import api
+from luminal_lab.session import safe_name
 from luminal_lab.views import profile as profile_view
 from luminal_lab.views.html import el
 from luminal_lab.widgets.panels.base import Panel, button, html, nothing, number, put, row
@@ -24,10 +25,15 @@ class ProfilePanel(Panel):
         self.repeats = number("runs", 20, "Timed runs", wide=120)
         self.go = button("Profile", "Time it kernel by kernel", self.profile, primary=True)
         self.export = button("Chrome trace", "Write trace.json for Perfetto", self.write_trace)
-        self.note = html()
+        self.eager = button("Compare with PyTorch", "Time eager PyTorch in the same rounds",
+                            lambda: self.versus(False))  # fmt: skip
+        tip = "Inductor compiles first; this can take long"
+        self.inductor = button("… and torch.compile", tip, lambda: self.versus(True))
+        self.note, self.others = html(), html()
         self.view = html(nothing("Build a candidate first: see the Candidate panel."))
         self.follow(["executable", "profile"], self._show)
-        return [row(self.go, self.repeats, self.export), self.note, self.view]
+        controls = row(self.go, self.repeats, self.eager, self.inductor, self.export)
+        return [controls, self.note, self.others, self.view]
 
     def profile(self) -> None:
         """Time the executable on the workbench's inputs."""
@@ -46,11 +52,37 @@ class ProfilePanel(Panel):
 
         state.job.start("profile", work, done)
 
+    def versus(self, inductor: bool) -> None:
+        """Time the executable against the module as it is, and as Inductor compiles it."""
+        state = self.state
+        args = state.args
+        if state.executable is None or state.module is None or args is None:
+            put(self.others, nothing("There is no module to compare with."))
+            return
+
+        def work() -> Any:
+            import torch
+
+            from luminal_lab.bench.timing import compare
+
+            fns = {"eager": state.module}
+            if inductor:
+                state.job.tell("Inductor compiles the module")
+                fns["torch.compile"] = torch.compile(state.module)
+            fns["luminal_lab"] = state.executable
+            return compare(fns, args, rounds=self.repeats.value, name=state.hlir.name,
+                           reference=lambda: state.module(*args))  # fmt: skip
+
+        def done(found: Any) -> None:
+            put(self.others, *profile_view.comparison(found))
+
+        state.job.start("comparison", work, done)
+
     def write_trace(self) -> None:
         """Write the timeline as a trace that Chrome and Perfetto open."""
         from pathlib import Path
 
-        path = Path(f"{self.state.profile.name}-trace.json".replace("/", "_"))
+        path = Path(f"{safe_name(self.state.profile.name)}-trace.json")
         path.write_text(json.dumps(profile_view.trace(self.state.profile)), encoding="utf-8")
         put(self.note, el("p", f"Wrote {path.resolve()}; open it at ui.perfetto.dev."))
 
@@ -58,6 +90,7 @@ class ProfilePanel(Panel):
         profile = self.state.profile
         self.go.disabled = self.state.executable is None
         self.export.disabled = profile is None
+        self.eager.disabled = self.inductor.disabled = self.state.executable is None
         if profile is not None:
             put(self.view, *profile_view.body(profile))
         elif self.state.executable is not None:
