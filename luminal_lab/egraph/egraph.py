@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import graphviz
     import pandas as pd
 
+    from luminal_lab.egraph.alternatives import Alternatives
+    from luminal_lab.egraph.explain import Explanation
+
 ENCODED = "encode"  # the `rule` of e-nodes that the encoder made
 
 
@@ -162,6 +165,7 @@ class EGraph:
         rules: The rules that were loaded.
         limits: The limits of the saturation.
         seconds: Wall time by stage: `regions`, `encode`, `saturate`, `read`, `total`.
+        sources: The rule files that were loaded: `(name, text)`.
     """
 
     program: Any
@@ -170,6 +174,7 @@ class EGraph:
     rules: tuple[RuleInfo, ...]
     limits: Limits
     seconds: Mapping[str, float] = field(default_factory=dict)
+    sources: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def hlir(self) -> Hlir:
@@ -214,6 +219,56 @@ class EGraph:
         tensor = part.classes[part.node_class[node]]
         values = [part.classes[n.children[0]] for n in tensor.nodes if n.op == "kernel"]
         return (tensor, *dict.fromkeys(values))
+
+    def explain(self, a: Any, b: Any, region: int | None = None) -> Explanation:
+        """Why two terms are equal: a chain of rule applications from `a` to `b`.
+
+        The rules are run once more by an interpreter that keeps proofs (egglog keeps none); it
+        takes about as long as a second saturation in Python, once per region.
+
+        Arguments:
+            a: An HLIR node of the program (`12` or `"%12"`: as it was captured), a class
+                (`"v7"`, `"t3"`: its first member), a member (`"v7.2"`, or one of
+                `alternatives(...)`), the name of an input or an output, or a kernel of a
+                candidate (`result.best.kernels[0]`).
+            b: As `a`.
+            region: The region of a class; with it, a node is a node of `parts[region].hlir`.
+
+        Raises:
+            LuminalError: when there is no such thing, or the two are not equal.
+            SaturationError: when the region is too large to be run again with proofs.
+
+        Example:
+            >>> from luminal_lab.egraph.saturate import saturate
+            >>> from luminal_lab.hlir import Graph, dtype
+            >>> graph = Graph()
+            >>> x = graph.input("x", (4,), dtype("f32"))
+            >>> egraph = saturate(graph.finish(x * 2.0 * 0.5))
+            >>> [link.rule for link in egraph.explain("%4", "v3.2").links]
+            ['fusion', 'mul-commutes']
+        """
+        return import_module("luminal_lab.egraph.explain").explain(self, a, b, region)
+
+    def alternatives(self, node: Any, region: int | None = None) -> Alternatives:
+        """All forms of a node: its e-class, who made each member, and in which iteration.
+
+        Arguments:
+            node: What `explain` takes, but a kernel.
+            region: The region of a class; with it, a node is a node of `parts[region].hlir`.
+
+        Raises:
+            LuminalError: when there is no such thing.
+
+        Example:
+            >>> from luminal_lab.egraph.saturate import saturate
+            >>> from luminal_lab.hlir import Graph, dtype
+            >>> graph = Graph()
+            >>> x = graph.input("x", (4,), dtype("f32"))
+            >>> egraph = saturate(graph.finish(x * 2.0 * 0.5))
+            >>> sorted({m.rule for m in egraph.alternatives("%4").members})
+            ['collect-mul', 'encode', 'mul-commutes']
+        """
+        return import_module("luminal_lab.egraph.alternatives").alternatives(self, node, region)
 
     def table(self) -> pd.DataFrame:
         """One row per rule: law, class, matches, new e-nodes, seconds; most e-nodes first."""

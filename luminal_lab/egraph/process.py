@@ -136,8 +136,16 @@ class Child:
         parts: Sequence[Sequence[str]],
         limits: Limits,
         progress: Progress | None = None,
+        everything: bool = False,
     ) -> list[PartResult]:
         """Saturate some regions, one after the other.
+
+        Arguments:
+            rulebook: What to run.
+            parts: The commands that load each region.
+            limits: Bounds.
+            progress: Called with each iteration.
+            everything: Whether the state holds all tables, not only those of terms.
 
         A cancel (KeyboardInterrupt) asks the child for what it has reached; when every region
         has something, that is the result, else the KeyboardInterrupt goes on.
@@ -159,6 +167,7 @@ class Child:
                     "memory": limits.memory,
                 },
                 "parts": parts,
+                "everything": everything,
             }
         )
         results = [PartResult() for _ in parts]

@@ -22,6 +22,7 @@ from luminal_lab.hlir.ops import BINARY, UNARY
 
 Tables = Mapping[str, Sequence[Sequence[Any]]]
 Raw = tuple[str, tuple[int, ...], tuple[Any, ...]]  # op, child e-classes, attributes
+Source = tuple[str, tuple[Any, ...]]  # a constructor and the columns of its row
 _PLAIN = {*UNARY, *BINARY, "Select"}
 
 
@@ -109,8 +110,8 @@ class _Reader:
                 return "gemm", (a, b, d), (ia, ib, id_, ic, tuple(k))
         raise AssertionError(op)
 
-    def nodes(self) -> Iterator[tuple[str, int, Raw, tuple[int, int]]]:
-        """`(sort, class, e-node, (iteration, rule number))` for every row."""
+    def nodes(self) -> Iterator[tuple[str, int, Raw, tuple[int, int], Source]]:
+        """`(sort, class, e-node, (iteration, rule number), table row)` for every row."""
         for op, signature in SIGNATURES.items():
             if signature.sort not in ("V", "T"):
                 continue
@@ -119,7 +120,7 @@ class _Reader:
                 made = unstamp(stamps.get(_key(row[:-1]), 0))
                 raw = self.raw(op, row[:-1])
                 if raw is not None:
-                    yield signature.sort, row[-1], raw, made
+                    yield signature.sort, row[-1], raw, made, (op, tuple(row[:-1]))
 
 
 def _key(args: Sequence[Any]) -> str:
@@ -141,12 +142,41 @@ def read_classes(
         The classes; the class of each encoder V term and T term; and how many e-nodes were left
         out, by reason.
     """
+    found = read_rows(tables, encoding, rules)
+    nid = {row[0]: found.number[row[1]] for row in tables.get("nid", ())}
+    tid = {row[0]: found.number[row[1]] for row in tables.get("tid", ())}
+    dropped: dict[str, int] = {}
+    if found.lost:
+        dropped["duplicates, and products that no library takes"] = found.lost
+    classes = found.classes if keep_all else executable(found.classes, dropped)
+    return classes, nid, tid, dropped
+
+
+@dataclass(frozen=True)
+class Found:
+    """All e-classes of some tables.
+
+    Arguments:
+        classes: With the e-nodes that cannot be executed, too.
+        sources: The row of each e-node, class by class.
+        number: The id of each of the tables' own classes.
+        lost: How many rows are no e-node.
+    """
+
+    classes: tuple[EClass, ...]
+    sources: tuple[tuple[Source, ...], ...]
+    number: Mapping[int, int]
+    lost: int
+
+
+def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> Found:
+    """`read_classes`, with the rows that the e-nodes were read from."""
     reader = _Reader(tables, encoding, rules)
     reader.read_index_terms()
-    members: dict[int, list[tuple[Raw, tuple[int, int]]]] = {}
+    members: dict[int, list[tuple[Raw, tuple[int, int], Source]]] = {}
     sorts: dict[int, str] = {}
-    for sort, out, raw, made in reader.nodes():
-        members.setdefault(out, []).append((raw, made))
+    for sort, out, raw, made, source in reader.nodes():
+        members.setdefault(out, []).append((raw, made, source))
         sorts[out] = sort
     nid: dict[int, int] = {row[0]: row[1] for row in tables.get("nid", ())}
     tid: dict[int, int] = {row[0]: row[1] for row in tables.get("tid", ())}
@@ -157,32 +187,26 @@ def read_classes(
     shapes: dict[int, tuple[int, ...]] = {}
     for n, c in sorted(tid.items()):
         shapes.setdefault(c, encoding.tensors[n].shape)
-    draft = [
-        EClass(
-            k,
-            "V" if sorts[old] == "V" else "T",
-            _enodes(members[old], new, reader, shapes, old),
-            DTYPES[dtypes[old]],
-            free.get(old, frozenset()),
-            shapes.get(old, ()),
+    classes, sources = [], []
+    for k, old in enumerate(order):
+        nodes = _enodes(members[old], new, reader, shapes, old)
+        sources.append(tuple(source for _, source in nodes))
+        classes.append(
+            EClass(
+                k,
+                "V" if sorts[old] == "V" else "T",
+                tuple(node for node, _ in nodes),
+                DTYPES[dtypes[old]],
+                free.get(old, frozenset()),
+                shapes.get(old, ()),
+            )
         )
-        for k, old in enumerate(order)
-    ]
-    dropped: dict[str, int] = {}
-    lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in draft)
-    if lost:
-        dropped["duplicates, and products that no library takes"] = lost
-    classes = tuple(draft) if keep_all else executable(draft, dropped)
-    return (
-        classes,
-        {n: new[c] for n, c in nid.items()},
-        {n: new[c] for n, c in tid.items()},
-        dropped,
-    )
+    lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in classes)
+    return Found(tuple(classes), tuple(sources), new, lost)
 
 
 def _order(
-    members: Mapping[int, Sequence[tuple[Raw, tuple[int, int]]]],
+    members: Mapping[int, Sequence[tuple[Raw, tuple[int, int], Source]]],
     values: Sequence[int],
     tensors: Sequence[int],
 ) -> list[int]:
@@ -195,7 +219,7 @@ def _order(
                 continue
             keys = [
                 (op, tuple(placed[x] for x in children), repr(attrs))
-                for (op, children, attrs), _ in nodes
+                for (op, children, attrs), *_ in nodes
                 if all(x in placed for x in children)
             ]
             if keys:
@@ -208,14 +232,14 @@ def _order(
 
 
 def _enodes(
-    raws: Sequence[tuple[Raw, tuple[int, int]]],
+    raws: Sequence[tuple[Raw, tuple[int, int], Source]],
     new: Mapping[int, int],
     reader: _Reader,
     shapes: Mapping[int, tuple[int, ...]],
     own: int,
-) -> tuple[ENode, ...]:
-    found: dict[tuple, tuple[tuple, ENode]] = {}
-    for (op, children, attrs), (iteration, rule) in raws:
+) -> tuple[tuple[ENode, Source], ...]:
+    found: dict[tuple, tuple[tuple, ENode, Source]] = {}
+    for (op, children, attrs), (iteration, rule), source in raws:
         if any(c not in new for c in children):
             continue
         if op == "gemm":
@@ -240,8 +264,9 @@ def _enodes(
         order = (iteration, rule, op, node.children, repr(attrs))
         key = (op, node.children, repr(attrs))
         if key not in found or order < found[key][0]:
-            found[key] = (order, node)
-    return tuple(node for _, node in sorted(found.values(), key=lambda item: item[0]))
+            found[key] = (order, node, source)
+    kept = sorted(found.values(), key=lambda item: item[0])
+    return tuple((node, source) for _, node, source in kept)
 
 
 def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[EClass, ...]:

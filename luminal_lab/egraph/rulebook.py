@@ -75,11 +75,13 @@ class Rulebook:
         rules: In order of file and line; provenance stamps count them from 1.
         forms: Everything that the child loads, in order.
         rulesets: `(name, cap)` of each ruleset that an iteration runs, in order.
+        sources: The `(file name, text)`s that it was made of.
     """
 
     rules: tuple[RuleInfo, ...]
     forms: tuple[Loadable, ...]
     rulesets: tuple[tuple[str, int | None], ...]
+    sources: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         lines = [f"Rulebook: {len(self.rules)} rules"]
@@ -150,7 +152,7 @@ def rulebook(
             # What is no rule is loaded as it is written: the parser then says what is wrong.
             bodies += [Loadable(text, form.padded, file) for text in made or [form.padded]]
     out += [Loadable(f"(ruleset {name})", "", "generated") for name, _ in rulesets]
-    return Rulebook(tuple(rules), tuple(out + bodies), tuple(rulesets))
+    return Rulebook(tuple(rules), tuple(out + bodies), tuple(rulesets), tuple(sources))
 
 
 def _builtin(target: str) -> Iterator[Path]:
@@ -259,14 +261,20 @@ def _declarations(file: str, text: str) -> Iterator[Loadable]:
 
 
 def instrument(expr: List, name: str, number: int, ruleset: str) -> Iterator[List]:
-    """A rule as `rule` forms whose heads also record who made each term.
+    """A rule as `rule` forms whose heads also record who made each term; see `halves`."""
+    for label, premises, actions in halves(expr, name):
+        yield _rule(premises, actions, label, number, ruleset)
+
+
+def halves(expr: List, name: str) -> Iterator[tuple[str, tuple[Expr, ...], tuple[Expr, ...]]]:
+    """A rule as `(name, premises, actions)`, with `root__` for what a rewrite rewrites.
 
     A birewrite becomes two rules, `name=>` and `name<=`; what is no rule becomes none.
     """
     if expr.head == "rule":
         parts = [e for e in expr.items[1:3] if isinstance(e, List)]
         if len(parts) == 2:
-            yield _rule(parts[0].items, parts[1].items, name, number, ruleset)
+            yield name, parts[0].items, parts[1].items
         return
     if len(expr.items) < 3:
         return
@@ -279,7 +287,7 @@ def instrument(expr: List, name: str, number: int, ruleset: str) -> Iterator[Lis
         actions: tuple[Expr, ...] = (call("union", "root__", b),)
         if any(isinstance(i, Atom) and i.text == ":subsume" for i in expr.items):
             actions = (*actions, call("subsume", a))
-        yield _rule(premises, actions, name + (suffix if both else ""), number, ruleset)
+        yield name + (suffix if both else ""), premises, actions
         if not both:
             return
 

@@ -89,6 +89,7 @@ def saturate(
             "read": end - saturated,
             "total": end - begin,
         },
+        rulebook.sources,
     )
 
 

@@ -35,6 +35,7 @@ def save(egraph: EGraph, path: Path) -> None:
         "rules": [asdict(r) for r in egraph.rules],
         "limits": asdict(egraph.limits),
         "seconds": dict(egraph.seconds),
+        "sources": egraph.sources,
         "keys": [r.key for r in egraph.program.regions],
         "parts": [_part_data(p) for p in egraph.parts],
     }
@@ -66,6 +67,7 @@ def load(path: Path) -> EGraph:
             tuple(RuleInfo(**r) for r in data["rules"]),
             Limits(**data["limits"]),
             data["seconds"],
+            tuple((name, text) for name, text in data.get("sources", ())),
         )
 
 

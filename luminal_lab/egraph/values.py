@@ -196,6 +196,23 @@ class KernelOutput:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a kernel was read from.
+
+    Arguments:
+        region: Its region's number.
+        tensor: The T-class that it stores.
+        producer: The e-node of that class that it is.
+        picks: `(V-class, e-node)` in topological order, arguments first.
+    """
+
+    region: int
+    tensor: int
+    producer: int
+    picks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One derived kernel: values to compute and buffers to read and write.
 
@@ -207,6 +224,7 @@ class Kernel:
         rules: Names of the rules that made its values (provenance), sorted.
         schedule: The schedule that a candidate chose for it, as plain data; None for the
             default.
+        origin: Where it was read from; None for one that was parsed or written by hand.
     """
 
     outputs: tuple[KernelOutput, ...]
@@ -215,6 +233,7 @@ class Kernel:
     nodes: tuple[int, ...] = field(default=(), compare=False)
     rules: tuple[str, ...] = field(default=(), compare=False)
     schedule: Any = field(default=None, compare=False)
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def source(self, language: str = "c") -> str:
         """Its generated source under its schedule.

@@ -6,7 +6,8 @@ messages are JSON after an 8-byte length. This module imports nothing of the com
 loads egglog's extension module without the package around it (which would take 0.15 s).
 
 In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
-     provenance), `limits`, `parts` (lists of commands). Then `{"stop": true}` at any time.
+     provenance), `limits`, `parts` (lists of commands), `everything` (send all tables).
+     Then `{"stop": true}` at any time.
 Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end,
      and now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
 """
@@ -220,7 +221,8 @@ class Session:
 
     def send_state(self, stopped: str, final: bool = True) -> None:
         """Send the whole e-graph."""
-        state = Puller(self.egraph, self.bindings).pull(self.traced)
+        every = final and self.job.get("everything", False)
+        state = Puller(self.egraph, self.bindings).pull(self.traced, every)
         message = {"state": state, "part": self.part, "stopped": stopped, "final": final}
         write_message(self.out, message)
 
@@ -235,6 +237,7 @@ class Puller:
             "i64": egraph.value_to_i64,
             "f64": egraph.value_to_f64,
             "String": egraph.value_to_string,
+            "bool": egraph.value_to_bool,
         }
 
     def value(self, sort: str, value: Any) -> Any:
@@ -248,12 +251,14 @@ class Puller:
             return sorted(self.egraph.value_to_string(v) for v in members)
         return self.numbers.setdefault((sort, value), len(self.numbers))
 
-    def pull(self, traced: Sequence[str]) -> dict[str, Any]:
+    def pull(self, traced: Sequence[str], every: bool = False) -> dict[str, Any]:
         """`{function: [[inputs..., output], ...]}` for the tables that the parent reads."""
         functions = self.egraph.freeze().functions
         wanted = [*traced, *(f"by_{op}" for op in traced)]
         wanted += ["Affine", "Number", "Plus", "Times", "Rem", "nid", "tid"]
         wanted += ["free", "dtype", "stores"]
+        if every:
+            wanted += [n for n in sorted(functions) if n not in wanted]
         out: dict[str, Any] = {}
         for name in wanted:
             function = functions.get(name)

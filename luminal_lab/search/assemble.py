@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, ScatterTo, Value
+from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Origin, ScatterTo, Value
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.view import out_axis
@@ -142,6 +142,7 @@ class RegionKernels:
             self.part.extents,
             tuple(sorted(nodes)),
             tuple(sorted(rules - {"encode"})),
+            origin=Origin(self.part.region, body.tensor, body.producer, body.picks),
         )
 
     def _output(self, t: int, made: ENode, values: Mapping[int, Value]) -> KernelOutput:

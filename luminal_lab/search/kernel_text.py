@@ -80,7 +80,9 @@ def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
         for o in kernel.outputs
     )
     extents = {new: kernel.extents[old] for old, new in axes.items()}
-    renamed = Kernel(outputs, buffers, extents, kernel.nodes, kernel.rules)
+    renamed = Kernel(
+        outputs, buffers, extents, kernel.nodes, kernel.rules, origin=kernel.origin
+    )
     return renamed, _text(renamed, list(memo.values())), back
 
 

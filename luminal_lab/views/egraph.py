@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import graphviz
 
+from luminal_lab.egraph.alternatives import Alternatives
 from luminal_lab.egraph.egraph import ENCODED, EClass, EGraph, ENode, Part
 from luminal_lab.egraph.values import Value
 from luminal_lab.views import chart, units
@@ -181,22 +182,36 @@ def alternatives(egraph: EGraph, node: int, region: int = 0, radius: int = 1) ->
     Raises:
         LuminalError: when the node has no tensor of its own (constants and Iotas).
     """
-    part = egraph.parts[region]
-    classes = egraph.classes_of(node, region)
-    op = part.hlir.nodes[node].op
-    rows = [row for c in classes for row in _rows(part, c)]
-    graph = capped(neighbourhood_diagram(part, classes[-1].id, radius))
-    title = f"%{node} {op}: {units.plural(len(rows), 'form')}"
-    html = fragment(
+    found = egraph.alternatives(node, region)
+    return Figure(alternatives_html(found, radius), alternatives_text(found))
+
+
+def alternatives_html(found: Alternatives, radius: int = 1) -> Html:
+    """The members of a node's classes, and the classes around it."""
+    part = found._egraph.parts[found.region]
+    rows = [row for c in found.classes for row in _rows(part, c)]
+    graph = capped(neighbourhood_diagram(part, found.classes[-1].id, radius))
+    return fragment(
         card(
-            title,
+            f"{found.title}: {units.plural(len(rows), 'form')}",
             _forms(rows),
-            scroll(draw(graph), label=f"around node {node}", tall=True),
+            scroll(draw(graph), label=f"around {found.title}", tall=True),
             el("p", *_legend(graph), class_="muted"),
         )
     )
-    lines = [title, *(f"  {r[0]:>5} = {r[1]}    {r[2]}" for r in rows)]
-    return Figure(html, "\n".join(lines))
+
+
+def alternatives_text(found: Alternatives) -> str:
+    """One line per member."""
+    part = found._egraph.parts[found.region]
+    rows = [row for c in found.classes for row in _rows(part, c)]
+    wide = max((len(r[1]) for r in rows), default=0)
+    wide = min(wide, 60)
+    lines = [f"{found.title}: {units.plural(len(rows), 'form')}"]
+    lines += [
+        f"  {m.place.label:>7} = {r[1]:<{wide}}   {r[2]}" for m, r in zip(found.members, rows)
+    ]
+    return "\n".join(lines)
 
 
 def forms_of(part: Part, node: int) -> Html:
