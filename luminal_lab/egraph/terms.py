@@ -249,14 +249,26 @@ class Computer:
             return store(align(value, own, order), index, order, term.shape, self.extents)
         if term.op in ("Gemm", "GemmBias"):
             return self._product(term)
+        if term.op == "Scatter":
+            return self._scatter(term)
         spec = self.hlir.nodes[term.args[0]]
         args = [self.tensor(x) for x in term.args[1]]
-        if term.op == "Scatter":
-            dest, src, *index = args
-            return apply.scatter(dest, src, index, spec.attrs["mode"])
         native = [a.to(apply.torch_dtype(DTYPES[x.dtype])) for a, x in zip(args, term.args[1])]
         results = apply.call_aten(spec, native)
         return hold(results[spec.attrs.get("result") or 0])
+
+    def _scatter(self, term: Term) -> Tensor:
+        from luminal_lab.egraph.audit import scattered
+        from luminal_lab.egraph.evaluate import align
+
+        mode, into, value, axes, index, at = term.args
+        order = [a for i in index_map(axes) for a in sorted(i.axes)]
+        ordered = sorted(order)
+        values = [align(*self.value(v), ordered) for v in (value, *at)]
+        return scattered(
+            self.tensor(into), values[0], values[1:], index_map(index), order,
+            self.extents, mode,
+        )  # fmt: skip
 
     def _product(self, term: Term) -> Tensor:
         """A library product by its definition: the sum over its axes, and the bias."""

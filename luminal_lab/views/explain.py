@@ -57,7 +57,10 @@ class _Writer:
             where = f"[{term.args[1].replace(', ', ',')}]" if term.args[1] else ""
             lets = [f"  where {n} = {t}" for n, t in found.lets]
             return [f"{name.rstrip(chr(39))}{where} = {found.results[0]}", *lets]
-        below = [self.found.names.get(t, "t") for t in term.children()]
+        below = [
+            self.found.names.get(t, "t") if t.sort == "T" else self.line(t)
+            for t in term.children()
+        ]
         return [f"{name.rstrip(chr(39))} = {term.op.lower()}({', '.join(below)})"]
 
     def program(self, root: Term) -> list[str]:
