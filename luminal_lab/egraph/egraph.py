@@ -349,6 +349,14 @@ class EGraph:
     def __repr__(self) -> str:
         return import_module("luminal_lab.egraph.show").summary(self)
 
+    def widget(self) -> Any:
+        """The e-graph as an interactive panel for notebooks.
+
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         bundle = {"text/plain": repr(self)}
         try:

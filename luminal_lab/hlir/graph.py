@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.hlir.dtypes import DType
@@ -255,6 +256,14 @@ class Hlir:
         from luminal_lab.hlir.inspect import summary
 
         return summary(self)
+
+    def widget(self) -> Any:
+        """The program as an interactive panel for notebooks.
+
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from luminal_lab.hlir.inspect import mimebundle

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -452,9 +453,15 @@ class Executable:
             f"built in {self.stats.source_seconds + self.stats.compile_seconds:.2f} s)"
         )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        from importlib import import_module
+    def widget(self) -> Any:
+        """The executable as an interactive panel for notebooks: profile it, compare it.
 
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         bundle = {"text/plain": repr(self)}
         try:
             views = import_module("luminal_lab.views.executable")

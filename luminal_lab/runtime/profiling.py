@@ -245,6 +245,14 @@ class Profile:
             f"{self.overhead * 1e6:.1f} µs outside of kernels; {self.machine.name})"
         )
 
+    def widget(self) -> Any:
+        """The profile as an interactive panel for notebooks.
+
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         bundle = {"text/plain": self.text()}
         try:

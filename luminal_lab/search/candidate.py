@@ -150,6 +150,14 @@ class Candidate:
     def __repr__(self) -> str:
         return _text().summary(self)
 
+    def widget(self) -> Any:
+        """The candidate as an interactive panel for notebooks.
+
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/plain": repr(self)}
         with suppress(ImportError):  # the engine works without views

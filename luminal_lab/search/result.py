@@ -215,6 +215,14 @@ class Result:
             f"  not listed: {lost or 'none'}\n  best: {self.best!r}"
         )
 
+    def widget(self) -> Any:
+        """The result as an interactive panel for notebooks.
+
+        Raises:
+            LuminalError: when the notebook extra is not installed.
+        """
+        return import_module("luminal_lab.widgets").panel_of(self)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/plain": repr(self)}
         with suppress(ImportError):  # the engine works without views

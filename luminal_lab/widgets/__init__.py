@@ -26,7 +26,7 @@ from luminal_lab.widgets.panels import (
 )
 from luminal_lab.widgets.state import State
 from luminal_lab.widgets.table import TableView, column
-from luminal_lab.widgets.workbench import Workbench
+from luminal_lab.widgets.workbench import Workbench, panel_of
 
 __all__ = [
     "CandidatePanel",
@@ -42,4 +42,5 @@ __all__ = [
     "Workbench",
     "column",
     "graph_widget",
+    "panel_of",
 ]

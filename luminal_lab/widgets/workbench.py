@@ -9,7 +9,11 @@ from typing import Any
 
 import ipywidgets as w
 
+from luminal_lab.egraph import EGraph
+from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import Hlir
+from luminal_lab.runtime import Executable, Profile
+from luminal_lab.search import Candidate, Result
 from luminal_lab.session import Session
 from luminal_lab.views.html import el
 from luminal_lab.widgets.panels import (
@@ -21,7 +25,7 @@ from luminal_lab.widgets.panels import (
     ProfilePanel,
     SearchPanel,
 )
-from luminal_lab.widgets.panels.base import button, html, put, row
+from luminal_lab.widgets.panels.base import Panel, button, html, put, row
 from luminal_lab.widgets.state import State
 
 
@@ -150,3 +154,43 @@ class Workbench(w.VBox):
             )  # fmt: skip
             data["text/html"] = last._repr_mimebundle_().get("text/html", "")
         return bundle
+
+
+def panel_of(stage: Any) -> Panel:
+    """The panel of a stage object, by itself.
+
+    Arguments:
+        stage: An Hlir, EGraph, Result, Candidate, Executable or Profile.
+
+    Raises:
+        LuminalError: for anything else.
+
+    >>> import torch, luminal_lab as ll
+    >>> panel = ll.capture(torch.nn.GELU(), (torch.ones(8),)).widget()
+    >>> panel.title
+    'Model'
+    """
+    state = State()
+    if isinstance(stage, Hlir):
+        state.hlir = stage
+        return ModelPanel(state)
+    if isinstance(stage, EGraph):
+        state.hlir, state.egraph = stage.hlir, stage
+        return EGraphPanel(state)
+    if isinstance(stage, Result):
+        state.hlir, state.result, state.candidate = stage.best.hlir, stage, stage.best
+        return SearchPanel(state)
+    if isinstance(stage, Candidate):
+        state.hlir, state.candidate = stage.hlir, stage
+        return CandidatePanel(state)
+    if isinstance(stage, Executable):
+        state.hlir, state.candidate = stage.hlir, stage.candidate
+        state.executable = stage
+        return ProfilePanel(state)
+    if isinstance(stage, Profile):
+        state.profile = stage
+        return ProfilePanel(state)
+    raise LuminalError(
+        f"there is no panel for a {type(stage).__name__}",
+        fix="pass an Hlir, EGraph, Result, Candidate, Executable or Profile",
+    )

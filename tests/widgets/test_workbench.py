@@ -135,6 +135,25 @@ def test_machine_code_on_demand(bench: Workbench) -> None:
     assert "instructions" in bench.kernels.machine.value
 
 
+def test_each_stage_has_a_panel_of_its_own_and_a_static_form(bench: Workbench) -> None:
+    ready(bench)
+    s = bench.state
+    titles = {}
+    for stage in (s.hlir, s.egraph, s.result, s.candidate):
+        panel = stage.widget()
+        titles[type(stage).__name__] = panel.title
+        bundle: Any = panel._repr_mimebundle_()
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        assert data["text/plain"] == repr(stage)
+        assert "<svg" in data["text/html"] or "<table" in data["text/html"]
+    assert titles == {
+        "Hlir": "Model", "EGraph": "E-graph", "Result": "Search", "Candidate": "Candidate",
+    }  # fmt: skip
+    exe = ll.build(s.candidate)
+    assert exe.widget().title == "Profile"
+    assert ll.profile(exe, s.args, repeats=3).widget().title == "Profile"
+
+
 def test_a_session_is_kept_up_to_date_and_reopened(tmp_path: Path) -> None:
     path = tmp_path / "softmax.session"
     bench = Workbench(softmax, (torch.randn(32, 64),), session=path)

@@ -19,6 +19,7 @@ class Panel(w.VBox):
     """
 
     title = ""
+    stage = ""  # the attribute of the state that it shows
 
     def __init__(self, state: State):
         super().__init__()
@@ -29,6 +30,19 @@ class Panel(w.VBox):
     def build(self) -> Iterable[w.Widget]:
         """Make the children once."""
         raise NotImplementedError
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle: Any = super()._repr_mimebundle_(**kwargs)
+        data: Any = bundle[0] if isinstance(bundle, tuple) else bundle
+        shown = self.shown()
+        if data is not None and shown is not None:
+            data["text/plain"] = repr(shown)
+            data["text/html"] = shown._repr_mimebundle_().get("text/html", "")
+        return bundle
+
+    def shown(self) -> Any:
+        """The stage object that stands in where widgets do not run; None when there is none."""
+        return getattr(self.state, self.stage, None)
 
     def follow(self, names: str | list[str], react: Callable[[], None]) -> None:
         """Call `react` now and at each change of a stage object."""

@@ -32,6 +32,7 @@ class CandidatePanel(Panel):
     """One candidate, and how it differs from others."""
 
     title = "Candidate"
+    stage = "candidate"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""

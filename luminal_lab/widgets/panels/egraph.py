@@ -33,6 +33,7 @@ class EGraphPanel(Panel):
     """The saturated e-graph."""
 
     title = "E-graph"
+    stage = "egraph"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""

@@ -33,6 +33,7 @@ class KernelsPanel(Panel):
     """The kernels of the candidate."""
 
     title = "Kernels"
+    stage = "candidate"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""

@@ -18,6 +18,7 @@ class ModelPanel(Panel):
     """The captured program."""
 
     title = "Model"
+    stage = "hlir"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""

@@ -19,6 +19,7 @@ class ProfilePanel(Panel):
     """Times of the built candidate."""
 
     title = "Profile"
+    stage = "profile"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""

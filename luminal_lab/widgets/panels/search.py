@@ -42,6 +42,7 @@ class SearchPanel(Panel):
     """The search and its result."""
 
     title = "Search"
+    stage = "result"
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""
