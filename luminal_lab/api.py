@@ -6,6 +6,7 @@ those before it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph import EGraph, Limits
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import Executable, Profile
-    from luminal_lab.search import Budget, Candidate, Result
+    from luminal_lab.search import Budget, Candidate, Result, Strategy
     from luminal_lab.search.target import Target
 
 TARGETS = ("cpu", "cuda", "mps")
@@ -121,25 +122,45 @@ def search(
     budget: Budget | None = None,
     seed: int = 0,
     progress: bool | Callable[..., None] = False,
+    *,
+    strategy: str | Strategy = "genetic",
+    replay: str | Path | Result | None = None,
+    cancel: threading.Event | None = None,
 ) -> Result:
     """Find the fastest candidate that computes the right thing.
 
     Arguments:
         egraph: A saturated e-graph.
         budget: Effort (`"none"` ranks by the cost model alone, `"quick"` and `"full"` measure)
-            and optional bounds on seconds and candidates.
+            and optional bounds on seconds, candidates and memory.
         seed: The same seed and budget give the same candidates, in any process.
         progress: True for a progress bar, or a function called with each event.
+        strategy: How to explore: `"genetic"`, `"beam"`, `"sampling"`, `"annealing"`,
+            `"descent"`, `"exhaustive"`, or a `search.Strategy` of your own.
+        replay: A saved result, or its file: its candidates are rebuilt without exploring or
+            measuring, and the table is the saved one.
+        cancel: Set it, from any thread, to end the search and keep what was found.
 
     Returns:
         `result.best` and everything that was tried. Ctrl-C ends the search and keeps what was
         found.
+
+    Raises:
+        SearchError: when nothing can be run, or a replay differs: it says in what.
     """
     from luminal_lab.search.budget import Budget
     from luminal_lab.search.run import search as run
 
-    target = target_of(egraph.target)
-    return run(egraph, budget=budget or Budget(), seed=seed, target=target, progress=progress)
+    return run(
+        egraph,
+        budget=budget or Budget(),
+        seed=seed,
+        target=target_of(egraph.target),
+        progress=progress,
+        strategy=strategy,
+        replay=replay,
+        cancel=cancel,
+    )
 
 
 def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) -> Executable:

@@ -17,6 +17,7 @@ from typing import Any
 
 from luminal_lab.errors import LuminalError
 
+STRATEGIES = ("annealing", "beam", "descent", "exhaustive", "genetic", "sampling")
 EXAMPLE = """\
 example:
   luminal-lab capture examples.py:attention -o attention.hlir
@@ -76,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         p.add_argument("--effort", choices=("none", "quick", "full"), default="quick")
         p.add_argument("--seconds", type=float, help="budget in seconds")
         p.add_argument("--seed", type=int, default=0)
+        p.add_argument("--strategy", default="genetic", help=f"one of {', '.join(STRATEGIES)}")
+        p.add_argument("--candidates", type=int, help="how many candidates to list")
+        p.add_argument("--memory", type=int, help="bytes of temporaries at once, at most")
+        p.add_argument(
+            "--replay", metavar="FILE", help="rebuild the candidates of this saved result"
+        )
 
     command("rules", _rules, "the rules, with their laws and tolerance classes")
     command("doctor", _doctor, "what this machine has: compiler, threads, bandwidth, cache")
@@ -138,8 +145,17 @@ def _stage(options: argparse.Namespace, until: str) -> Any:
             rules = [Path(p) for p in getattr(options, "rules", None) or []]
             stage = ll.saturate(stage, rules=rules or None, progress=True)
         elif kind == "egraph":
-            budget = ll.Budget(options.effort, seconds=options.seconds)
-            stage = ll.search(stage, budget, seed=options.seed, progress=True)
+            budget = ll.Budget(
+                options.effort, options.seconds, options.candidates, options.memory
+            )
+            stage = ll.search(
+                stage,
+                budget,
+                seed=options.seed,
+                progress=True,
+                strategy=options.strategy,
+                replay=options.replay,
+            )
         else:
             stage = stage.best
         kind = order[order.index(kind) + 1]
@@ -177,6 +193,8 @@ def _saturate(options: argparse.Namespace) -> None:
 def _search(options: argparse.Namespace) -> None:
     result = _stage(options, "result")
     print(result.table().head(16).to_string(index=False))
+    if result.finalists:
+        print(result.final_table().to_string(index=False))
     _show(result, options)
 
 

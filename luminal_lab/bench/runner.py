@@ -9,9 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from luminal_lab.bench.timing import Comparison, compare, warm_allocator
+from luminal_lab.bench.timing import Comparison, compare
 from luminal_lab.bench.workloads import Workload, sdpa
 from luminal_lab.errors import LuminalError
+from luminal_lab.runtime.allocator import warm_allocator
 
 PEERS = ("eager", "inductor", "sdpa", "luminal")
 

@@ -19,6 +19,7 @@ from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.polling import poll
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,6 +127,7 @@ class Evaluator:
             if missing:
                 stack.extend(missing)
                 continue
+            poll()
             out = self._compute(v, points)
             self._memo[v, points.key(v.free)] = out
             self._held += out.numel()

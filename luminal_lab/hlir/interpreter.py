@@ -20,6 +20,7 @@ from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
 from luminal_lab.hlir.symbolic import bind_symbols, specialize
 from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
+from luminal_lab.polling import poll
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -196,6 +197,7 @@ class Reference:
         return [n for n in sorted(found) if n in wanted or not self._inline[n]]
 
     def _store(self, n: NodeId) -> None:
+        poll()
         if n in self._values:
             return  # a sibling result of the same Custom call stored it
         node = self.hlir.nodes[n]
@@ -229,6 +231,7 @@ class Reference:
         join = apply.combine(node.op)
         composed: dict = {}
         for ranges in blocks(node.shape, max(1, _BLOCK // (inner * max(1, min(extent, step))))):
+            poll()
             place = tuple(slice(start, stop) for _, start, stop in ranges)
             total = None
             for start in range(0, max(1, extent), step):

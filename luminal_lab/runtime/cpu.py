@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.measure import TIMEOUT, Worker, measure_job
 from luminal_lab.runtime.program import Code, KernelCode
 from luminal_lab.runtime.sources import kernel_code
-from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.search.machine import Machine
-from luminal_lab.search.target import Job, Measurement
+from luminal_lab.search.target import Expected, Job, Measurement
 
 _BATCH = 16  # jobs that are compiled together, before any of them is timed
 
@@ -135,6 +135,27 @@ class CpuTarget:
         pairs = [(c, next(objects) if isinstance(c, KernelCode) else None) for c in codes]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return list(pool.map(_linked, *zip(*pairs)))
+
+    def programs(
+        self,
+        candidates: Sequence[Candidate],
+        expected: Sequence[Mapping[str, Expected]],
+        *,
+        deadline: float | None = None,
+    ) -> list[Measurement | None]:
+        """Build, verify and time whole programs in turns, in a fresh process.
+
+        Arguments:
+            candidates: Programs of one Hlir.
+            expected: For each, what its outputs must be on the search's inputs.
+            deadline: When to stop (`time.monotonic`).
+
+        Returns:
+            A Measurement each, None for those that there was no time for.
+        """
+        from luminal_lab.runtime.finalists import time_programs
+
+        return time_programs(candidates, expected, threads=self.threads, deadline=deadline)
 
     def close(self) -> None:
         """End the child process."""

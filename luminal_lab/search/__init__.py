@@ -19,9 +19,12 @@ _HOME = {
     "kernel_cost": "cost",
     "Machine": "machine",
     "SearchEvent": "progress",
+    "Finalist": "finalists",
     "KernelRecord": "result",
     "Result": "result",
     "Row": "result",
+    "Search": "run",
+    "Strategy": "strategies",
     "sample": "run",
     "search": "run",
     "STRATEGIES": "strategies",
@@ -40,6 +43,7 @@ __all__ = [
     "Database",
     "DatabaseWarning",
     "Expected",
+    "Finalist",
     "Job",
     "KernelCost",
     "KernelRecord",
@@ -48,7 +52,9 @@ __all__ = [
     "Measurement",
     "Result",
     "Row",
+    "Search",
     "SearchEvent",
+    "Strategy",
     "Target",
     "Tolerance",
     "kernel_cost",
@@ -61,11 +67,12 @@ if TYPE_CHECKING:
     from luminal_lab.search.candidate import Call, Candidate, LibraryKernel
     from luminal_lab.search.cost import KernelCost, kernel_cost
     from luminal_lab.search.database import Database, DatabaseWarning
+    from luminal_lab.search.finalists import Finalist
     from luminal_lab.search.machine import Machine
     from luminal_lab.search.progress import SearchEvent
     from luminal_lab.search.result import KernelRecord, Result, Row
-    from luminal_lab.search.run import sample, search
-    from luminal_lab.search.strategies import STRATEGIES
+    from luminal_lab.search.run import Search, sample, search
+    from luminal_lab.search.strategies import STRATEGIES, Strategy
     from luminal_lab.search.target import Expected, Job, Measurement, Target, Tolerance
 
 

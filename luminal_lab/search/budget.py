@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from luminal_lab.errors import SearchError
@@ -19,7 +19,10 @@ class Effort:
         wider: How many of them after the descents from the seeds have ended.
         kept: Distinct candidates that the table lists.
         measured: How many of those have their kernels verified and timed.
-        schedules: Schedules that are tried of each kernel that matters, the default included.
+        schedules: Schedules that are tried of each kernel that can change who wins, the
+            default included.
+        timings: Measurements up to which still more schedules are tried.
+        finalists: Whole programs that are built, verified and timed in a process of their own.
     """
 
     evaluations: int
@@ -27,12 +30,26 @@ class Effort:
     kept: int
     measured: int
     schedules: int
+    timings: int
+    finalists: int
 
 
 EFFORTS: dict[str, Effort] = {
-    "none": Effort(evaluations=2000, wider=200, kept=16, measured=0, schedules=0),
-    "quick": Effort(evaluations=6000, wider=1500, kept=32, measured=6, schedules=4),
-    "full": Effort(evaluations=30000, wider=10000, kept=128, measured=48, schedules=50),
+    "none": Effort(
+        evaluations=2000, wider=200, kept=16, measured=0, schedules=0, timings=0, finalists=0
+    ),
+    "quick": Effort(
+        evaluations=6000, wider=1500, kept=32, measured=6, schedules=4, timings=96, finalists=4
+    ),
+    "full": Effort(
+        evaluations=30000,
+        wider=10000,
+        kept=128,
+        measured=48,
+        schedules=50,
+        timings=4000,
+        finalists=8,
+    ),
 }
 
 
@@ -41,13 +58,14 @@ class Budget:
     """Bounds on a search.
 
     Which candidates are looked at follows from `effort`, `candidates`, `memory` and the seed
-    alone, never from the clock; `seconds` bounds measuring, so that what is measured may differ
-    between two runs, but what is listed does not.
+    alone, unless `seconds` ends the search while it still explores. What is measured within a
+    number of seconds may differ between two runs.
 
     Arguments:
         effort: `"none"` ranks by the cost model alone; `"quick"` measures the most promising
             kernels; `"full"` measures many, with all their schedules.
-        seconds: When to stop measuring.
+        seconds: When to stop: exploring, computing what kernels must give, compiling and
+            measuring together. The best so far is the result.
         candidates: Distinct candidates to list, instead of the effort's own number.
         memory: Bytes of temporaries that one region may hold at once.
 
@@ -77,10 +95,11 @@ class Budget:
         if self.candidates is None:
             return level
         n = self.candidates
-        return Effort(
+        return replace(
+            level,
             evaluations=max(level.evaluations, 5 * n),
             wider=max(level.wider, 4 * n),
             kept=n,
             measured=min(level.measured, n),
-            schedules=level.schedules,
+            finalists=min(level.finalists, n),
         )

@@ -117,9 +117,11 @@ class _Body:
         self.dots = self._dots()
         self.constant = self._constant()
         self.part_of = self._masked_axes()
-        self.on_axes = {v for v in self.order if not v.dtype.is_float} - {
-            v for v in self.order if any(u.op == "load" for u in postorder([v]))
-        }
+        reading: set[Value] = set()  # what depends on memory
+        for v in self.order:
+            if v.op == "load" or any(a in reading for a in v.args):
+                reading.add(v)
+        self.on_axes = {v for v in self.order if not v.dtype.is_float and v not in reading}
         self.dot = self.vector = self.special = 0.0
         self.compute = 0.0
 

@@ -13,6 +13,7 @@ from luminal_lab.errors import CallError, SearchError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Node
 from luminal_lab.hlir.index import Index
+from luminal_lab.polling import poll
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def run_candidate(candidate: Candidate, inputs: Mapping[str, Any]) -> dict[str, 
             raise CallError(f"no tensor was given for the {kind} {name!r}")
         values[name] = hold(given)
     for call in candidate.calls:
+        poll()
         kernel = candidate.kernels[call.kernel]
         reads = {own: values[name] for own, name in call.bind.items() if name in values}
         for own, out in run_kernel(kernel, reads).items():

@@ -12,7 +12,7 @@ The result is checked to be acyclic, within kernels and between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -38,9 +38,17 @@ class Infeasible(Exception):
 class Genome:
     """See the module's text. All three are indexed by class id; -1 where it does not apply."""
 
-    choice: tuple[int, ...]
-    place: tuple[bool, ...]
-    producer: tuple[int, ...]
+    choice: Sequence[int]
+    place: Sequence[bool]
+    producer: Sequence[int]
+
+    def places(self) -> MutableSequence[bool]:
+        """A copy of `place` that extraction adds to."""
+        return list(self.place)
+
+    def settled(self) -> Genome:
+        """The genome as plain tuples."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -234,7 +242,7 @@ class Space:
         Raises:
             Infeasible: when it is cyclic, or needs a value that has no executable form.
         """
-        place = list(genome.place)
+        place = genome.places()
         if base is not None:
             for t in self.tensors:  # what the base was forced to store
                 place[t] = place[t] or (base.place[t] and not changed >> t & 1)
@@ -317,10 +325,10 @@ class Space:
     ) -> int:
         level = self.level
         for t, k in self.reads[c]:
-            if place[t] and level[t] < level[own]:
+            if level[t] < level[own] and place[t]:
                 return k
         for t, k in self.through[c]:
-            if place[t] and level[t] < level[own]:
+            if level[t] < level[own] and place[t]:
                 return k
         if self.options[c]:
             return genome.choice[c]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import CacheError, ScheduleError
 from luminal_lab.search.assemble import Assembler, Step
 from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.clock import OutOfTime
 from luminal_lab.search.database import Database, DatabaseWarning
 from luminal_lab.search.progress import Progress, SearchEvent
+from luminal_lab.search.race import calibration
 from luminal_lab.search.region import Individual
 from luminal_lab.search.result import KernelRecord
 from luminal_lab.search.target import Job, Measurement, Target
@@ -20,12 +22,14 @@ from luminal_lab.search.verify import RegionVerifier
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph
+    from luminal_lab.search.budget import Effort
 
 _BATCH = 8  # jobs whose inputs are in memory at once
 _LARGEST = 2 << 30  # bytes of a kernel's buffers that are still measured
 _DOUBT = 1.5  # a kernel that takes so many times its prediction is measured again
 _AGAIN = 2  # times at most
-_HOT = 0.03  # part of a region's time above which more schedules of a kernel are tried
+_HOT = 0.01  # a kernel with less of a candidate's time cannot change who wins
+_INSTEAD = 3  # schedules that are tried when the default one does not work
 
 
 @dataclass
@@ -39,6 +43,7 @@ class _Known:
         tried: What was measured, by schedule: `(schedule, measurement)`, the default first.
         rule: The rule that is to blame when it is wrong.
         new: Whether it was measured now, and not remembered.
+        others: Its schedules but the default one, None when nobody asked yet.
     """
 
     step: Step
@@ -47,6 +52,7 @@ class _Known:
     tried: list[tuple[Any, Measurement]] = field(default_factory=list)
     rule: str = ""
     new: bool = False
+    others: list[Any] | None = None
 
     @property
     def doubtful(self) -> bool:
@@ -69,7 +75,9 @@ class Measurer:
         assembler: Makes kernels.
         target: Where to measure.
         database: What is known already.
-        schedules: How many schedules of an important kernel are tried.
+
+    Attributes:
+        timings: How many measurements were made, and not remembered.
     """
 
     def __init__(
@@ -78,10 +86,10 @@ class Measurer:
         assembler: Assembler,
         target: Target,
         database: Database,
-        schedules: int,
     ):
         self.egraph, self.assembler, self.target = egraph, assembler, target
-        self.database, self.schedules = database, schedules
+        self.database = database
+        self.timings = 0
         self.fingerprint = target.fingerprint()
         self.known: dict[str, _Known] = {}
         self._verifiers: dict[int, RegionVerifier] = {}
@@ -122,25 +130,75 @@ class Measurer:
         """
         fresh = [k for k in self.known.values() if not k.tried]
         self._measure([(k, None) for k in fresh], deadline, progress)
-        more: list[tuple[_Known, Any]] = []
-        for k in fresh:
-            hot = k.share >= _HOT or k.best is None
-            if hot and not isinstance(k.step.kernel, LibraryKernel) and self.schedules > 1:
-                more += [(k, s) for s in self._others(k)]
-        self._measure(more, deadline, progress)
-        for _ in range(_AGAIN):
-            again = [(k, k.best[0]) for k in fresh if k.doubtful and k.share >= _HOT and k.best]
-            self._measure(again, deadline, progress, again=True)
-        for k in fresh:
-            if k.best is None and any(m.reason in ("wrong", "nan") for _, m in k.tried):
-                k.rule = self._verifier(k.region).blame(k.step)
+        broken = [k for k in fresh if k.tried and k.best is None]
+        others = [(k, s) for k in broken for s in self._others(k)[:_INSTEAD]]
+        self._measure(others, deadline, progress)
+        self._settle(fresh, deadline, progress)
         return all(k.tried for k in fresh)
+
+    def tune(
+        self,
+        texts: Sequence[str],
+        level: Effort,
+        step: int,
+        deadline: float | None,
+        progress: Progress,
+    ) -> bool:
+        """Try some more schedules of some kernels.
+
+        Arguments:
+            texts: Which kernels.
+            level: How many schedules a kernel is worth, and how many measurements a search.
+            step: How many are tried of each kernel now.
+            deadline: When to stop.
+            progress: Told after each measurement.
+
+        Returns:
+            Whether there were any left to try.
+        """
+        plan: list[tuple[_Known, Any]] = []
+        done = sum(len(k.tried) for k in self.known.values())
+        for text in texts:
+            k = self.known[text]
+            room = max(level.schedules - len(k.tried), level.timings - done - len(plan))
+            tried = {repr(s) for s, _ in k.tried}
+            left = [s for s in self._others(k) if repr(s) not in tried]
+            plan += [(k, s) for s in left[: min(step, max(0, room))]]
+        if not plan:
+            return False
+        self._measure(plan, deadline, progress)
+        self._settle(list({id(k): k for k, _ in plan}.values()), deadline, progress)
+        return True
+
+    def _settle(
+        self, some: Sequence[_Known], deadline: float | None, progress: Progress
+    ) -> None:
+        """Measure doubtful kernels again, and find whom to blame for wrong ones."""
+        for _ in range(_AGAIN):
+            again = [(k, k.best[0]) for k in some if k.doubtful and k.share >= _HOT and k.best]
+            self._measure(again, deadline, progress, again=True)
+        for k in some:
+            if k.best is None and any(m.reason in ("wrong", "nan") for _, m in k.tried):
+                k.rule = k.rule or self.verifier(k.region).blame(k.step)
+
+    def worth_tuning(self, region: int, one: Individual) -> list[str]:
+        """The kernels of an individual whose schedule can change who wins."""
+        known = [(s, k) for s, k in self._steps(region, one) if k is not None and k.best]
+        times = {s.text: (k.best[1].median or 0.0) for s, k in known if not s.constant}  # type: ignore[index]
+        total = sum(times.values())
+        found = [t for t in times if times[t] >= _HOT * total]
+        found = [t for t in found if not isinstance(self.known[t].step.kernel, LibraryKernel)]
+        return sorted(found, key=lambda t: (-times[t], t))
 
     def _others(self, k: _Known) -> list[Any]:
         try:
-            return self.target.schedules(k.step.kernel)[1 : self.schedules]  # type: ignore[arg-type]
+            if k.others is None:
+                kernel = k.step.kernel
+                library = isinstance(kernel, LibraryKernel)
+                k.others = [] if library else self.target.schedules(kernel)[1:]
         except ScheduleError:
-            return []
+            k.others = []
+        return k.others
 
     def _measure(
         self,
@@ -161,21 +219,31 @@ class Measurer:
             if deadline is not None and time.monotonic() > deadline:
                 return
             batch = todo[start : start + _BATCH]
-            jobs = [self._job(k, s) for k, s in batch]
+            jobs = list(self._jobs(batch))
             for (k, schedule), measurement in zip(batch, self.target.measure(jobs)):
                 known = k.best
                 k.tried.append((schedule, measurement))
                 k.new = True
+                self.timings += 1
                 if not again or k.best is not known:  # a slower repetition says nothing
                     self._remember(k, schedule, measurement)
                 done += 1
                 progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
 
+    def _jobs(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
+        """The jobs for which there is time to compute what they must give."""
+        for k, schedule in todo:
+            try:
+                yield self._job(k, schedule)
+            except OutOfTime:
+                return
+
     def _job(self, k: _Known, schedule: Any) -> Job:
-        inputs, expected = self._verifier(k.region).job(k.step)
+        inputs, expected = self.verifier(k.region).job(k.step)
         return Job(k.step.kernel, schedule, inputs, expected)
 
-    def _verifier(self, region: int) -> RegionVerifier:
+    def verifier(self, region: int) -> RegionVerifier:
+        """What the kernels of a region must compute."""
         if region not in self._verifiers:
             self._verifiers[region] = RegionVerifier(
                 self.egraph, self.assembler.regions[region], region
@@ -188,12 +256,14 @@ class Measurer:
         return self.database.get(k.step.text, schedule, self.target.name, self.fingerprint)
 
     def _remember(self, k: _Known, schedule: Any, measurement: Measurement) -> None:
+        self.keep(k.step.text, schedule, measurement)
+
+    def keep(self, text: str, schedule: Any, measurement: Measurement) -> None:
+        """Put a measurement into the database, unless it may be the machine's fault."""
         if self._forgetful or measurement.reason in ("timed out", "crashed"):
-            return  # may be the machine's fault: it is tried again next time
+            return  # it is tried again next time
         try:
-            self.database.put(
-                k.step.text, schedule, self.target.name, self.fingerprint, measurement
-            )
+            self.database.put(text, schedule, self.target.name, self.fingerprint, measurement)
         except CacheError as error:  # a disk that fills up must not cost what was measured
             self._forgetful = True
             warnings.warn(f"measurements are no longer kept: {error}", DatabaseWarning, 2)
@@ -221,6 +291,20 @@ class Measurer:
                 total += k.best[1].median or 0.0
                 spread += k.best[1].iqr
         return total, spread
+
+    def estimate(self, region: int, one: Individual, ratio: float) -> float:
+        """Seconds of one call: measured where known, else predicted times `ratio`."""
+        total = 0.0
+        for step, k in self._steps(region, one):
+            if not step.constant:
+                known = k.best[1].median if k is not None and k.best else None
+                total += step.seconds * ratio if known is None else known
+        return total
+
+    def ratio(self, region: int) -> float:
+        """What the predictions of a region's kernels are to be multiplied by."""
+        known = [k for k in self.known.values() if k.region == region]
+        return calibration([(k.best[1].median or 0.0, k.step.seconds) for k in known if k.best])
 
 
 def _too_large(step: Step) -> Measurement | None:

@@ -12,7 +12,8 @@ class SearchEvent:
     """One step forward.
 
     Arguments:
-        stage: `"explore"` (genomes evaluated) or `"measure"` (kernels measured).
+        stage: `"explore"` (genomes evaluated), `"measure"` (kernels measured), or `"finalists"`
+            (whole programs timed).
         done: Steps taken in this stage.
         total: Steps of this stage.
         best: Seconds of the best candidate so far (predicted, or measured where known).

@@ -55,6 +55,7 @@ class RegionSearch:
         self._best: Individual | None = None
         self.rejected: dict[str, int] = {}
         self.considered = 0
+        self.complete = False  # whether it is known that no other individual exists
         self._moves = self._all_moves()
         self._stops = {t for t, stop in enumerate(reductions_stored(self.space)) if stop}
         self._near = self._neighbours()
@@ -99,7 +100,7 @@ class RegionSearch:
         if self.memory is not None and memory > self.memory:
             self.reject("over memory")
             return None
-        made = Individual(genome, extraction, genes, self.seconds(extraction), memory)
+        made = Individual(genome.settled(), extraction, genes, self.seconds(extraction), memory)
         self.found[genes] = made
         if self._best is None or _by_cost(made) < _by_cost(self._best):
             self._best = made

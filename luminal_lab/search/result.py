@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,18 @@ from luminal_lab.search.budget import Budget
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.search.candidate_text import title
 from luminal_lab.search.cost import kernel_cost
+from luminal_lab.search.finalists import Finalist
 from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.machine import Machine
+from luminal_lab.search.replay import Origin
 from luminal_lab.search.target import Measurement
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_FORMAT = 2  # of a saved result
+# What of a result is saved as it is.
+_PLAIN = ("considered", "seed", "interrupted", "out_of_time", "complete", "timings", "seconds")
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,11 @@ class Row:
         status: `"listed"`, `"verified"` or `"rejected"`.
         reason: Why it was rejected.
         rule: The rule that is to blame when it is wrong.
+        program: Seconds of the whole program, timed in a fresh process, of the fastest finalist
+            that it is part of; None when it is part of none.
+        chosen: Whether the best candidate is made of it.
+        genes: Its choices as plain data: what a replay rebuilds it from.
+        texts: A digest of its kernels.
     """
 
     region: int
@@ -53,6 +64,10 @@ class Row:
     status: str = "listed"
     reason: str = ""
     rule: str = ""
+    program: float | None = None
+    chosen: bool = False
+    genes: tuple = field(default=(), repr=False)
+    texts: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,13 @@ class Result:
         seed: Where it started.
         machine: What the predictions were made for.
         interrupted: Whether it was stopped early.
+        out_of_time: Whether the budget's seconds ended it.
+        complete: Whether it is known that there is no other candidate: all were looked at.
+        finalists: The whole programs that were verified and timed in a fresh process.
+        instances: For each rule that made something wrong, the smallest instance on which it
+            fails.
+        timings: Measurements that were made now; 0 when everything was remembered.
+        origin: What it was made from; a replay compares it.
         seconds: How long it took.
     """
 
@@ -98,6 +120,12 @@ class Result:
     seed: int
     machine: Machine = field(default_factory=Machine)
     interrupted: bool = False
+    out_of_time: bool = False
+    complete: bool = False
+    finalists: tuple[Finalist, ...] = ()
+    instances: Mapping[str, str] = field(default_factory=dict)
+    timings: int = 0
+    origin: Origin | None = None
     seconds: float = 0.0
     _make: Callable[[int], Candidate] | None = field(default=None, repr=False, compare=False)
 
@@ -133,10 +161,36 @@ class Result:
                     "predicted_ms": r.predicted * 1e3,
                     "measured_ms": None if r.measured is None else r.measured * 1e3,
                     "iqr_ms": r.iqr * 1e3,
+                    "program_ms": None if r.program is None else r.program * 1e3,
+                    "chosen": r.chosen,
                 }
                 for r in self.rows
             ]
-        ).astype({"measured_ms": float})
+        ).astype({"measured_ms": float, "program_ms": float})
+
+    def final_table(self) -> DataFrame:
+        """One row per finalist: a whole program, verified and timed in a fresh process."""
+        import pandas as pd
+
+        rows = []
+        for f in self.finalists:
+            m = f.measurement
+            rows.append(
+                {
+                    "candidate": f.name,
+                    "genomes": " ".join(f.genomes),
+                    "kernels": f.kernels,
+                    "predicted_ms": f.predicted * 1e3,
+                    "program_ms": float("nan") if not m or not m.seconds else m.median * 1e3,  # type: ignore[operator]
+                    "iqr_ms": float("nan") if not m or not m.seconds else m.iqr * 1e3,
+                    "max_error": float("nan") if m is None else m.max_error,
+                    "status": "not timed" if m is None else "verified" if m.ok else "rejected",
+                    "reason": "" if m is None else m.reason,
+                    "rule": f.rule,
+                    "chosen": f.name == self.best.name,
+                }
+            )
+        return pd.DataFrame(rows)
 
     def rejections(self) -> DataFrame:
         """How many genomes ended how; the counts add up to all that were considered."""
@@ -208,7 +262,9 @@ class Result:
     def __repr__(self) -> str:
         verified = sum(r.status == "verified" for r in self.rows)
         lost = ", ".join(f"{n} {why}" for why, n in sorted(self.rejected.items()))
-        stopped = ", interrupted" if self.interrupted else ""
+        stopped = ", all there are" if self.complete else ""
+        stopped += ", interrupted" if self.interrupted else ""
+        stopped += ", out of time" if self.out_of_time else ""
         return (
             f"Result({self.budget.effort}, seed {self.seed}): {self.considered} genomes,"
             f" {len(self.rows)} listed, {verified} verified{stopped}, {self.seconds:.2f} s\n"
@@ -236,16 +292,16 @@ class Result:
             SearchError: when the file cannot be written.
         """
         data = {
-            "version": 1,
+            "version": _FORMAT,
             "rows": [asdict(r) for r in self.rows],
             "rejected": dict(self.rejected),
-            "considered": self.considered,
             "records": [asdict(r) for r in self.records.values()],
             "budget": asdict(self.budget),
-            "seed": self.seed,
             "machine": asdict(self.machine),
-            "interrupted": self.interrupted,
-            "seconds": self.seconds,
+            "finalists": [asdict(f) for f in self.finalists],
+            "origin": None if self.origin is None else asdict(self.origin),
+            **{name: getattr(self, name) for name in _PLAIN},
+            "instances": dict(self.instances),
         }
         with files.writing(path, "result", SearchError) as out:
             self.best.put(out)
@@ -260,20 +316,37 @@ class Result:
         """
         with files.reading(path, "result", SearchError) as archive:
             data = json.loads(archive.read("result.json"))
-            if data.pop("version") != 1:
-                raise ValueError("another version")
-            records = {}
-            for r in data["records"]:
+            version = data.pop("version")
+            if version != _FORMAT:
+                raise ValueError(f"it has format {version}, and this version reads {_FORMAT}")
+            for r in (*data["records"], *data["finalists"]):
                 if m := r["measurement"]:
                     m["seconds"] = tuple(m["seconds"])
                     r["measurement"] = Measurement(**m)
-                records[r["text"]] = KernelRecord(**r)
-            data["records"] = records
-            data["rows"] = tuple(Row(**r) for r in data["rows"])
+            data["records"] = {r["text"]: KernelRecord(**r) for r in data["records"]}
+            data["rows"] = tuple(
+                Row(**{**r, "genes": _tuples(r["genes"])}) for r in data["rows"]
+            )
+            data["finalists"] = tuple(
+                Finalist(**{**f, "genomes": tuple(f["genomes"])}) for f in data["finalists"]
+            )
             data["budget"] = Budget(**data["budget"])
             data["machine"] = Machine(**data["machine"])
+            data["origin"] = data["origin"] and Origin.read(data["origin"])
             data["best"] = Candidate.get(archive)
             return Result(**data)
+
+    def with_programs(self, make: Callable[[int], Candidate]) -> Result:
+        """The same result, whose `candidates` are all of them and not only the best one.
+
+        Arguments:
+            make: The program of the k-th rows.
+        """
+        return replace(self, _make=make)
+
+
+def _tuples(data: Any) -> Any:
+    return tuple(_tuples(d) for d in data) if isinstance(data, list) else data
 
 
 class _Lazy(Sequence[Candidate]):

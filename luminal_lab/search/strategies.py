@@ -1,26 +1,64 @@
-"""How a region's genomes are explored, behind one interface.
+"""How a region's genomes are explored, behind one interface: `Strategy`.
 
-A strategy is a generator: each `yield` says that one more genome was evaluated (or rejected),
-so the caller can count, show progress and stop at any moment; what was found is in the
-`RegionSearch`. Strategies see predicted costs only: measured times never decide which
-candidates are looked at, so the same seed gives the same candidates on a busy machine too.
+A strategy is a generator function. Each `yield` says that one more genome was looked at, so the
+caller can count, show progress and stop at any moment; what was found is in the `RegionSearch`
+(`search.best`, `search.found`), which can be read between two steps. Strategies see predicted
+costs only: measured times never decide which candidates are looked at, so the same seed gives
+the same candidates on a busy machine too.
+
+Schedules are searched jointly without being genes. A candidate's time is the sum over its
+kernels, and a schedule changes the time of its own kernel only. So under any choice of kernels
+the best schedules are each kernel's own best one, and the best candidate with its schedules is
+the one whose kernels, each under its best schedule, sum to the least. That is what measuring
+ranks by (see `race`): the joint optimum, at the price of a sum of spaces and not of their
+product.
+
+A strategy of your own:
+
+    >>> def seeds_only(search, rng):
+    ...     search.seeds()
+    ...     yield
+    >>> import torch, luminal_lab as ll
+    >>> egraph = ll.saturate(ll.capture(torch.nn.GELU(), (torch.ones(8),)))
+    >>> ll.search(egraph, ll.Budget("none"), strategy=seeds_only).considered
+    5
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import TypeGuard
+from collections.abc import Iterator
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from luminal_lab.errors import SearchError
+from luminal_lab.search.enumeration import genomes
 from luminal_lab.search.extract import Genome
 from luminal_lab.search.region import Individual, RegionSearch
 
-Strategy = Callable[[RegionSearch, random.Random], Iterator[None]]
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A way to explore; any function like this can be passed as `strategy=`."""
+
+    def __call__(self, search: RegionSearch, rng: random.Random, /) -> Iterator[None]:
+        """Explore one region.
+
+        Arguments:
+            search: What can be done: `seeds`, `moves` and `swaps` of an individual, `moved`,
+                `settled`, `grafted`, `random_genome`, `evaluate`. It remembers every distinct
+                individual and counts what was rejected.
+            rng: The only source of chance; seeded from the search's seed and the region.
+
+        Yields:
+            After each genome that was looked at. Ending means that there is nothing to add.
+        """
+        ...
+
 
 SIGMAS = (0.2, 0.5, 1.0, 1.5)
 FRESH = 64  # samples that are independent of each other
-EIGHTH = 16  # of the later ones, one in so many
+WIDTH = 8  # individuals of the first beam
+RARELY = 16  # of the later ones, one in so many
 
 
 def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
@@ -89,7 +127,7 @@ def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
         around = [*seeds, best] if best is not None else seeds
         if not around:
             return
-        if turn < FRESH or turn % EIGHTH == 0:
+        if turn < FRESH or turn % RARELY == 0:
             near = around[turn % len(around)]
             sigma = SIGMAS[turn % len(SIGMAS)]
             made = search.evaluate(search.random_genome(rng, sigma, near.genome))
@@ -153,19 +191,42 @@ def annealing(search: RegionSearch, rng: random.Random) -> Iterator[None]:
         heat = max(heat * 0.97, 1e-3)
 
 
-def exhaustive(search: RegionSearch, rng: random.Random) -> Iterator[None]:
-    """Every individual that single moves connect to a seed; ends when there is no other."""
-    todo = search.seeds()
+def beam(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """The best individuals, all their single moves, the best of these, and so on.
+
+    Wider than the descent: a move that loses at first stays when few others win. When a beam
+    brings nothing new, the next one is twice as wide; ends when a beam holds everything.
+    """
+    width = WIDTH
+    expanded: set[tuple] = set()
+    search.seeds()
     yield
-    expanded = {one.genes for one in todo}
-    while todo:
-        one = todo.pop(0)
-        for move in search.moves(one):
-            other = search.moved(one, move)
-            yield
-            if other is not None and other.genes not in expanded:
-                expanded.add(other.genes)
-                todo.append(other)
+    while True:
+        before = len(search.found)
+        fresh = [i for i in search.ranked()[:width] if i.genes not in expanded]
+        for one in fresh:
+            expanded.add(one.genes)
+            for move in _moves_of(search, one, ("place", "swap", "choice", "producer")):
+                search.moved(one, move)
+                yield
+                if move[0] in ("place", "swap"):
+                    search.settled(one, move)
+                    yield
+        if len(search.found) == before:
+            if width >= len(search.found):
+                return
+            width *= 2
+
+
+def exhaustive(search: RegionSearch, rng: random.Random) -> Iterator[None]:
+    """Every individual there is; when it ends, `search.complete` is True.
+
+    See `enumeration` for why nothing is missed.
+    """
+    for genome in genomes(search.space):
+        search.evaluate(genome)
+        yield
+    search.complete = True
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -173,19 +234,25 @@ STRATEGIES: dict[str, Strategy] = {
     "sampling": sampling,
     "genetic": genetic,
     "annealing": annealing,
+    "beam": beam,
     "exhaustive": exhaustive,
 }
 
 
-def strategy(name: str) -> Strategy:
-    """The strategy of that name.
+def strategy_of(given: str | Strategy) -> Strategy:
+    """The strategy of a name; a strategy itself is taken as it is.
 
     Raises:
-        SearchError: when there is none.
+        SearchError: when it is neither.
     """
-    if name not in STRATEGIES:
-        raise SearchError(f"unknown strategy {name!r}", fix=f"one of {', '.join(STRATEGIES)}")
-    return STRATEGIES[name]
+    if not isinstance(given, str) and callable(given):
+        return given
+    if given not in STRATEGIES:
+        raise SearchError(
+            f"unknown strategy {given!r}",
+            fix=f"one of {', '.join(STRATEGIES)}, or a function like those",
+        )
+    return STRATEGIES[given]
 
 
 def _tournament(population: list[Individual], rng: random.Random) -> Individual:

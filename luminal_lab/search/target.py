@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from luminal_lab.egraph.values import Kernel
-from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.search.machine import Machine
 
 Reason = Literal["", "compile failed", "timed out", "crashed", "wrong", "nan", "over memory"]
@@ -168,5 +168,24 @@ class Target(Protocol):
 
         A failing job never raises: it is reported. What was yielded before an interrupt stays
         valid.
+        """
+        ...
+
+    def programs(
+        self,
+        candidates: Sequence[Candidate],
+        expected: Sequence[Mapping[str, Expected]],
+        *,
+        deadline: float | None = None,
+    ) -> list[Measurement | None]:
+        """Build, verify and time whole programs in turns, in a fresh process.
+
+        Arguments:
+            candidates: Programs of one Hlir, with their schedules.
+            expected: For each, what its outputs must be on `search_inputs` with seed 0.
+            deadline: When to stop (`time.monotonic`).
+
+        Returns:
+            A Measurement each, None for those that there was no time for.
         """
         ...

@@ -22,6 +22,7 @@ from luminal_lab.hlir.interpreter import Reference
 from luminal_lab.hlir.ops import REDUCTIONS
 from luminal_lab.resources import rules_dir
 from luminal_lab.search.assemble import RegionKernels, Step
+from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.search.execute import stored, value_at
 from luminal_lab.search.inputs import search_inputs
 from luminal_lab.search.target import Expected, Tolerance
@@ -180,7 +181,7 @@ class RegionVerifier:
             points, picked = self._sampled(t)
             if not self._anchored(t, picked, points):
                 picked = self._from_interpreter(t).reshape(-1)[points]
-        scale = _scale(picked)
+        scale = scale_of(picked)
         return Expected(points, picked.clone(), Tolerance(base * scale, base))
 
     def _sampled(self, t: int) -> tuple[Tensor, Tensor]:
@@ -204,16 +205,7 @@ class RegionVerifier:
 
     def tolerance(self, step: Step) -> float:
         """The relative error that a kernel may have."""
-        level = 0
-        for name in step.kernel.rules:
-            level = max(level, _CLASSES.index(self.rules[name].tolerance))
-        dtypes: list[DType] = [b.dtype for b in step.kernel.buffers.values()]
-        if isinstance(step.kernel, Kernel):
-            values = list(postorder(step.kernel.values()))
-            dtypes += [v.dtype for v in values]
-            if level == 0 and any(v.op in ("red", "online") for v in values):
-                level = 1  # every generated reduction is in an order of its own
-        return max((BASE[d.name][level] for d in dtypes if d.is_float), default=0.0)
+        return kernel_tolerance(step.kernel, {n: r.tolerance for n, r in self.rules.items()})
 
     # ------------------------------------------------------------------------------ blame
 
@@ -300,6 +292,12 @@ class RegionVerifier:
             return next((r for r in rules if not _built_in(self.rules[r])), rules[0])
         return ""
 
+    def instance(self, rule: str) -> str:
+        """The smallest instance on which a rule is false, written out; `""` when none is."""
+        info = self.rules.get(rule)
+        failure = None if info is None else check_rule(_checkable(info)).failure
+        return "" if failure is None else str(failure)
+
     def _is_true(self, c: int, k: int) -> bool:
         """Whether an e-node computes what its class means."""
         args = tuple(self.truth(kid) for kid in self.space.kids[c][k])
@@ -314,8 +312,7 @@ class RegionVerifier:
         matched = {name for it in self.part.report.iterations for name in it.matches}
         suspects = [r for r in self.egraph.rules if r.name in matched]
         for rule in sorted(suspects, key=_built_in):  # a user's own rules first
-            text = f";; law: {rule.law}\n;; class: {rule.tolerance}\n{rule.text}"
-            if check_rule(rule.name if _built_in(rule) else text).failure:
+            if check_rule(_checkable(rule)).failure:
                 return rule.name
         return "unknown: it united two terms of the program"
 
@@ -329,6 +326,34 @@ class RegionVerifier:
         return _close(x, y, a.dtype)
 
 
+def _checkable(rule: RuleInfo) -> str:
+    """What `check_rule` takes: the name of a rule that is built in, the text of another."""
+    text = f";; law: {rule.law}\n;; class: {rule.tolerance}\n{rule.text}"
+    return rule.name if _built_in(rule) else text
+
+
+def kernel_tolerance(kernel: Kernel | LibraryKernel, rules: Mapping[str, str]) -> float:
+    """The relative error that a kernel may have.
+
+    Arguments:
+        kernel: The kernel.
+        rules: The tolerance class of each rule.
+    """
+    level = max((_CLASSES.index(rules[name]) for name in kernel.rules), default=0)
+    dtypes: list[DType] = [b.dtype for b in kernel.buffers.values()]
+    if isinstance(kernel, Kernel):
+        values = list(postorder(kernel.values()))
+        dtypes += [v.dtype for v in values]
+        if level == 0 and any(v.op in ("red", "online") for v in values):
+            level = 1  # every generated reduction is in an order of its own
+    return max((BASE[d.name][level] for d in dtypes if d.is_float), default=0.0)
+
+
+def program_tolerance(candidate: Candidate, rules: Mapping[str, str]) -> float:
+    """The relative error that one kernel of a program may have: that of its worst one."""
+    return max((kernel_tolerance(k, rules) for k in candidate.kernels), default=0.0)
+
+
 def _built_in(rule: RuleInfo) -> bool:
     return any(rules_dir().rglob(rule.file))
 
@@ -340,7 +365,7 @@ def _close(x: Tensor, y: Tensor, dtype: DType) -> bool:
     if not dtype.is_float:
         return bool((x == y).all())
     base = 1e-9 if dtype.bits >= 32 else BASE[dtype.name][0]
-    close = (x - y).abs() <= base * (y.abs() + _scale(y))
+    close = (x - y).abs() <= base * (y.abs() + scale_of(y))
     return bool((close | (x == y) | (torch.isnan(x) & torch.isnan(y))).all())
 
 
@@ -363,7 +388,8 @@ def _spread(total: int) -> Tensor:
     return torch.cat([torch.arange(end), torch.arange(total - end, total), middle]).unique()
 
 
-def _scale(values: Tensor) -> float:
+def scale_of(values: Tensor) -> float:
+    """The largest finite magnitude; 0 for integers."""
     import torch
 
     if not values.dtype.is_floating_point:

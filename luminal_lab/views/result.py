@@ -94,7 +94,9 @@ def _ratios(result: Result) -> list[float | None]:
 
 
 def _winners(result: Result) -> list[Row]:
-    """For each region, the fastest row that was not rejected, by measured time where known."""
+    """The row of each region that the best candidate is made of."""
+    if chosen := [r for r in result.rows if r.chosen]:
+        return chosen
     out = []
     for region in dict.fromkeys(r.region for r in result.rows):
         left = [r for r in result.rows if r.region == region and r.status != "rejected"]

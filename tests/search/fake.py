@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luminal_lab.egraph.values import Kernel
-from luminal_lab.search import Job, Machine, Measurement, kernel_cost
-from luminal_lab.search.execute import run_kernel
+from luminal_lab.search import Candidate, Expected, Job, Machine, Measurement, kernel_cost
+from luminal_lab.search.execute import run_candidate, run_kernel
+from luminal_lab.search.inputs import search_inputs
 
 
 class FakeTarget:
@@ -22,6 +23,9 @@ class FakeTarget:
     ):
         self.spoil, self.interrupt_after = spoil, interrupt_after
         self.measured: list[Job] = []
+        self.programs_run: list[Candidate] = []
+        self.spoil_program: Callable[[Candidate, dict], dict] | None = None
+        self.program_seconds: Callable[[Candidate], float] = lambda c: c.seconds
 
     def machine(self) -> Machine:
         """The generic machine."""
@@ -34,6 +38,28 @@ class FakeTarget:
     def schedules(self, kernel: Kernel) -> list[Any]:
         """Two of them."""
         return [{"kind": "default"}, {"kind": "other"}]
+
+    def programs(
+        self,
+        candidates: Sequence[Candidate],
+        expected: Sequence[Mapping[str, Expected]],
+        *,
+        deadline: float | None = None,
+    ) -> list[Measurement | None]:
+        """Evaluate each program."""
+        out = []
+        for c, want in zip(candidates, expected):
+            self.programs_run.append(c)
+            got = run_candidate(c, search_inputs(c.hlir, c.hlir.weights, 0))
+            if self.spoil_program is not None:
+                got = self.spoil_program(c, got)
+            verdicts = [w.check(got[n]) for n, w in want.items()]
+            bad = next((v for v in verdicts if v[0]), None)
+            if bad is not None:
+                out.append(Measurement(False, (), bad[0], bad[2], bad[1]))
+            else:
+                out.append(Measurement(True, (self.program_seconds(c),) * 3))
+        return out
 
     def measure(
         self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None

@@ -185,7 +185,7 @@ def test_events_tell_how_far_it_is(block):
     events = []
     search(block, Budget("quick"), target=FakeTarget(), progress=events.append,
            database=Database(":memory:"))  # fmt: skip
-    assert {e.stage for e in events} == {"explore", "measure"}
+    assert {e.stage for e in events} == {"explore", "measure", "finalists"}
     assert all(e.done <= e.total for e in events)
     search(block, Budget("none"), progress=True)
 
