@@ -1,4 +1,4 @@
-"""`python -m luminal_lab.bench [suite or workload ...] [--json out]`."""
+"""`python -m luminal_lab.bench [suite or workload ...] [--json out]`, or `… bench search`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ def parser() -> argparse.ArgumentParser:
         epilog="Workloads: " + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
     )
     made.add_argument(
-        "what", nargs="*", help=f"suites ({', '.join(SUITES)}) or parts of workload names; all"
+        "what",
+        nargs="*",
+        help=f"suites ({', '.join(SUITES)}) or parts of workload names; all; `search` judges "
+        "the search against exhaustive truth, on its graphs or on those named after it",
+    )
+    made.add_argument(
+        "--database", metavar="FILE", help="for `search`: where to keep measurements"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="also write every sample here")
     made.add_argument("--peers", default=",".join(PEERS), help="who takes part (%(default)s)")
@@ -60,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line, without the program's name.
     """
     options = parser().parse_args(arguments)
+    if options.what[:1] == ["search"]:
+        from luminal_lab.bench.quality import run
+
+        return 0 if run(options.what[1:], options.database)["ok"] else 1
     try:
         workloads = chosen(options.what)
     except LuminalError as error:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from luminal_lab.search.measuring import Measurer
     from luminal_lab.search.target import Target
 
-CLOSE = 1.10  # a region's candidates within so many times its best one may be finalists
+CLOSE = 1.05  # a region's candidates within so many times its best one may be finalists
 LARGEST = 1 << 30  # bytes of a program's inputs in float64 for which it is still done
 DEEPEST = 8.0  # errors of a chain of kernels add up like a random walk, to so much at most
 

@@ -1,0 +1,146 @@
+"""A search that was killed goes on where it was; a second one measures nothing."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FAKE = """
+import json, sys, time
+from luminal_lab.search import Budget, Database, search
+from tests.search.fake import FakeTarget
+from tests.search.models import saturated
+
+class Slow(FakeTarget):
+    def measure(self, jobs, **options):
+        for measurement in super().measure(jobs, **options):
+            time.sleep(0.02)
+            yield measurement
+
+egraph = saturated("causal")
+print("ready", flush=True)
+target = Slow()
+with Database(sys.argv[1]) as database:
+    result = search(egraph, Budget("quick"), target=target, database=database)
+print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
+                  "finalists": result.final_table().to_csv(), "timings": result.timings,
+                  "measured": len(target.measured) + len(target.programs_run)}))
+"""
+
+REAL = """
+import json, sys
+import luminal_lab as ll
+from luminal_lab.runtime import compiler
+from tests.search.models import small
+
+compiled = []
+compile_one = compiler._compile
+
+def counted(*args):
+    compiled.append(args[1])
+    return compile_one(*args)
+
+compiler._compile = counted
+fn, args = small("layernorm")
+egraph = ll.saturate(ll.capture(fn, args))
+print("ready", flush=True)
+result = ll.search(egraph, ll.Budget("quick"))
+print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
+                  "finalists": result.final_table().to_csv(), "timings": result.timings,
+                  "genomes": [r.genome for r in result.rows], "compiled": len(compiled)}))
+"""
+
+
+def start(script: str, cache: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(cache / "tuning.sqlite")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LUMINAL_CACHE": str(cache)},
+    )
+
+
+def finish(script: str, cache: Path) -> dict:
+    out, _ = start(script, cache).communicate(timeout=300)
+    return json.loads(out.splitlines()[-1])
+
+
+def killed(script: str, cache: Path, after: float) -> bool:
+    """Whether the search still ran when it was killed."""
+    child = start(script, cache)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(after)
+    running = child.poll() is None
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    sound(cache)
+    return running
+
+
+def sound(cache: Path) -> None:
+    path = cache / "tuning.sqlite"
+    if path.exists():
+        connection = sqlite3.connect(path)
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
+    assert not list(cache.glob("*.damaged*"))
+
+
+def kill_and_resume(script: str, tmp_path: Path, times: int) -> None:
+    begin = time.monotonic()
+    whole = finish(script, tmp_path / "whole")
+    longest = time.monotonic() - begin
+    rng = random.Random(0)
+    hit = sum(
+        killed(script, tmp_path / "killed", rng.uniform(0, longest / 2)) for _ in range(times)
+    )
+    assert hit > 0
+    resumed = finish(script, tmp_path / "killed")
+    again = finish(script, tmp_path / "killed")
+    assert again["timings"] == 0
+    for key in ("table", "best", "finalists"):
+        assert again[key] == resumed[key]
+    if script is FAKE:  # its times are the same in every run
+        for key in ("table", "best", "finalists"):
+            assert resumed[key] == whole[key]
+    else:
+        assert resumed["genomes"] == whole["genomes"]
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+
+
+def test_a_search_that_was_killed_three_times_ends_the_same(tmp_path):
+    kill_and_resume(FAKE, tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_a_search_that_was_killed_twenty_times_ends_the_same(tmp_path):
+    kill_and_resume(FAKE, tmp_path, 20)
+
+
+@pytest.mark.slow
+def test_a_search_on_this_machine_that_was_killed_twenty_times_ends_the_same(tmp_path):
+    kill_and_resume(REAL, tmp_path, 20)
+
+
+def test_a_second_search_compiles_nothing_and_times_nothing(tmp_path):
+    first = finish(REAL, tmp_path / "whole")
+    second = finish(REAL, tmp_path / "whole")
+    assert first["timings"] > 0
+    assert first["compiled"] > 0
+    assert second["timings"] == 0
+    assert second["compiled"] == 0
+    for key in ("table", "best", "finalists"):
+        assert second[key] == first[key]
