@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,8 @@ class Origin:
     @staticmethod
     def of(egraph: EGraph) -> Origin:
         """The origin of what is searched in an e-graph."""
-        from luminal_lab import __version__
-
         return Origin(
-            __version__,
+            import_module("luminal_lab").__version__,
             egraph.target,
             _digest(_program_lines(egraph.program.hlir)),
             {r.name: _digest([r.text]) for r in egraph.rules},
