@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from luminal_lab.egraph.alternatives import Alternatives
     from luminal_lab.egraph.explain import Explanation
+    from luminal_lab.egraph.why_not import WhyNot
 
 ENCODED = "encode"  # the `rule` of e-nodes that the encoder made
 
@@ -269,6 +270,33 @@ class EGraph:
             ['collect-mul', 'encode', 'mul-commutes']
         """
         return import_module("luminal_lab.egraph.alternatives").alternatives(self, node, region)
+
+    def why_not(self, rule: str, node: Any, region: int | None = None) -> WhyNot:
+        """Why a rule did not fire at a node: the first premise that fails, at the nearest term.
+
+        For a rule that did fire, what it gave and when.
+
+        Arguments:
+            rule: The name of a rule; a user's own, too.
+            node: What `explain` takes, but a kernel.
+            region: The region of a class; with it, a node is a node of `parts[region].hlir`.
+
+        Raises:
+            RuleError: when there is no such rule; it names the nearest ones.
+            LuminalError: when there is no such node, or the rule is about another sort.
+
+        Example:
+            >>> from luminal_lab.egraph.saturate import saturate
+            >>> from luminal_lab.hlir import Graph, dtype
+            >>> graph = Graph()
+            >>> x = graph.input("x", (4,), dtype("f32"))
+            >>> egraph = saturate(graph.finish(x * 2.0))
+            >>> egraph.why_not("mul-one", "out0").status
+            'fails'
+            >>> egraph.why_not("mul-commutes", "out0").iteration
+            1
+        """
+        return import_module("luminal_lab.egraph.why_not").why_not(self, rule, node, region)
 
     def table(self) -> pd.DataFrame:
         """One row per rule: law, class, matches, new e-nodes, seconds; most e-nodes first."""

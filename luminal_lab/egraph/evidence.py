@@ -53,7 +53,9 @@ class Evidence:
         k = self.found.number.get(c)
         if k is None or depth <= 0 or self.found.classes[k].sort == "T":
             return self._index(c) if k is None else self.name(c)
-        op, args = self.found.sources[k][0]
+        # A value says more than "it is stored there" when it has another form.
+        rows = self.found.sources[k]
+        op, args = next((r for r in rows if r[0] != "Load"), rows[0])
         return self.row(op, args, depth - 1)
 
     def row(self, op: str, args: Sequence[Any], depth: int = 0) -> str:
