@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+POLL = 0.2  # seconds between two polls of something that waits for a process
+
 _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 

@@ -21,13 +21,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from luminal_lab.errors import CompilerError
+from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime.cache import FileCache, digest
 
 CACHE = FileCache("c")
@@ -256,7 +257,7 @@ def compile_units(
                 pool.submit(_compile, todo[key], key, compiler, group, seconds): key
                 for key in order
             }
-            for count, future in enumerate(as_completed(futures), 1):
+            for count, future in enumerate(_completed(futures), 1):
                 key = futures[future]
                 done[key] = future.result()
                 if progress is not None:
@@ -267,6 +268,15 @@ def compile_units(
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return [done[key] for key in keys]
+
+
+def _completed(futures: Collection[Future[Any]]) -> Iterator[Future[Any]]:
+    """Futures as they are done; whoever asked for them may end the wait."""
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=POLL, return_when=FIRST_COMPLETED)
+        poll()
+        yield from (f for f in futures if f in done)
 
 
 def link(objects: Sequence[Path], *, compiler: Compiler | None = None) -> Path:

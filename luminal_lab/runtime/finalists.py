@@ -28,6 +28,7 @@ from zipfile import ZipFile
 from luminal_lab import files
 from luminal_lab.errors import CompilerError, LuminalError
 from luminal_lab.hlir import storage
+from luminal_lab.polling import POLL, poll
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.search.target import Expected, Measurement
 
@@ -172,10 +173,13 @@ def _answers(
         limit = time.monotonic() + TIMEOUT
         limit = limit if deadline is None else min(limit, deadline)
         while b"\n" not in data:
+            poll()
             left = limit - time.monotonic()
-            if left <= 0 or not select.select([child.stdout], [], [], left)[0]:
+            if left <= 0:
                 yield None
                 return
+            if not select.select([child.stdout], [], [], min(left, POLL))[0]:
+                continue
             part = os.read(child.stdout.fileno(), 1 << 16)
             if not part:
                 child.wait()

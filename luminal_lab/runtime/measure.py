@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.values import Buffer
 from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.worker import region_bytes, region_start
@@ -115,9 +116,12 @@ class Worker:
         descriptor = child.stdout.fileno()
         limit, data = time.monotonic() + self.timeout, b""
         while not data.endswith(b"\n"):
+            poll()
             left = limit - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            if left <= 0:
                 return None
+            if not select.select([descriptor], [], [], min(left, POLL))[0]:
+                continue
             part = os.read(descriptor, 1 << 16)
             if not part:
                 return b""
