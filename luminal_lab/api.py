@@ -78,6 +78,8 @@ def saturate(
     rules: str | Path | Sequence[str | Path] | None = None,
     limits: Limits | None = None,
     progress: bool | Callable[..., None] = False,
+    *,
+    regions: bool = True,
 ) -> EGraph:
     """Grow the e-graph of a program with the rules, in a child process.
 
@@ -88,6 +90,8 @@ def saturate(
         limits: Bounds on iterations, rows, seconds and bytes.
         progress: True for a progress bar, or a function called with the region's number and
             the record of each iteration.
+        regions: Whether repeated blocks are found, saturated once and shared; False takes the
+            program as one region.
 
     Raises:
         RuleError: for a rule that does not parse or type-check, with `file:line:column`.
@@ -95,10 +99,12 @@ def saturate(
     """
     from luminal_lab.egraph.saturate import saturate as run
 
+    options: dict[str, Any] = {"target": target, "rules": rules, "limits": limits}
+    options["regions"] = regions
     if callable(progress):
-        return run(hlir, target=target, rules=rules, limits=limits, progress=progress)
+        return run(hlir, progress=progress, **options)
     if not progress:
-        return run(hlir, target=target, rules=rules, limits=limits)
+        return run(hlir, **options)
     from tqdm.auto import tqdm
 
     with tqdm(desc="saturate", unit=" iterations", leave=False) as bar:
@@ -107,7 +113,7 @@ def saturate(
             bar.update()
             bar.set_postfix_str(f"region {part}: {record.rows} rows", refresh=False)
 
-        return run(hlir, target=target, rules=rules, limits=limits, progress=step)
+        return run(hlir, progress=step, **options)
 
 
 def sample(egraph: EGraph, n: int = 32, seed: int = 0) -> list[Candidate]:

@@ -54,10 +54,7 @@ class Atoms:
 
     def expand(self, step: int, axis: str) -> Index:
         """An axis of a step as an expression over its atoms."""
-        out = Index.num(0)
-        for name, stride in self.names[step, axis]:
-            out = out + Index.axis(name) * stride
-        return out
+        return Index.linear(self.names[step, axis])
 
 
 def digits(index: Index, extents: Extents) -> list[Digit] | None:

@@ -165,8 +165,11 @@ class EGraph:
         target: For which target's rules.
         rules: The rules that were loaded.
         limits: The limits of the saturation.
-        seconds: Wall time by stage: `regions`, `encode`, `saturate`, `read`, `total`.
+        seconds: Wall time by stage: `regions`, `encode`, `saturate`, `read`, `total`; and what
+            of it was processor time of the child: `child start`, `child rules`, `child load`,
+            `child iterations`, `child hand over`.
         sources: The rule files that were loaded: `(name, text)`.
+        peak: The most memory that the child held, in bytes; 0 where that is unknown.
     """
 
     program: Any
@@ -176,6 +179,7 @@ class EGraph:
     limits: Limits
     seconds: Mapping[str, float] = field(default_factory=dict)
     sources: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+    peak: int = 0
 
     @property
     def hlir(self) -> Hlir:

@@ -35,6 +35,10 @@ from luminal_lab.hlir.view import View, out_axis
 
 Substitution = Mapping[str, Index]
 
+# A renamed copy goes through at most so many nested reductions of the program: what lies deeper
+# is read from memory. In a stack of layers, each would else copy all that comes before it.
+DEPTH = 3
+
 
 @dataclass(frozen=True)
 class Term:
@@ -69,7 +73,7 @@ class Counts:
         copies: Renamed copies.
         captures: Bound axes renamed because an index mentioned them.
         divmods: Loads whose index keeps a floor-division or a remainder.
-        stopped: Copies that stopped at a reduction that is not worth recomputing.
+        stopped: Copies that stopped at a reduction that is not worth recomputing, or too deep.
         skipped: Copies left out because of the limit: reads there are from memory only.
         conflicts: Cuts of axes that did not fit each other.
     """
@@ -148,7 +152,8 @@ class _Encoder:
     stored: list[list[list[tuple[str, int]]]] = field(default_factory=list)
     access: list[list[_Access]] = field(default_factory=list)
     copied: dict[tuple[int, tuple[Index, ...]], None] = field(default_factory=dict)
-    queue: deque[tuple[int, tuple[Index, ...], int]] = field(default_factory=deque)
+    queue: deque[tuple[int, tuple[Index, ...], int, int]] = field(default_factory=deque)
+    depth: int = 0  # reductions around the copy that is being made
     counts: dict[str, int] = field(default_factory=dict)
     divmods: set[int] = field(default_factory=set)
 
@@ -254,13 +259,7 @@ class _Encoder:
 
     def own(self, s: int) -> tuple[Index, ...]:
         """The index map of what a step stores, over its own atoms."""
-        out = []
-        for dim in self.stored[s]:
-            i = Index.num(0)
-            for name, stride in dim:
-                i = i + Index.axis(name) * stride
-            out.append(i)
-        return tuple(out)
+        return tuple(Index.linear(dim) for dim in self.stored[s])
 
     def _accessed(self, producer: int, view: View, by: Substitution) -> _Access:
         """A view of a step's dims as an index of what it stores (of its value, for an Iota)."""
@@ -412,7 +411,7 @@ class _Encoder:
             )
         if (s, index) not in self.copied:
             self.copied[s, index] = None
-            self.queue.append((s, index, load))
+            self.queue.append((s, index, load, self.depth))
         return load
 
     # ------------------------------------------------------------------ renamed copies
@@ -421,11 +420,14 @@ class _Encoder:
         """Unite each load at another index with the body that it stands for."""
         made = 0
         while self.queue:
-            s, index, load = self.queue.popleft()
+            s, index, load, self.depth = self.queue.popleft()
+            self.depth += self.steps[s].reduces
             by: dict[str, Index] = {}
             for dim, i in zip(self.stored[s], index):
                 by.update(zip((n for n, _ in dim), atom_indices(i, dim, self.extents)))
-            if self.steps[s].reduces and not _injective(by.values(), self.extents):
+            if self.steps[s].reduces and (
+                self.depth > DEPTH or not _injective(by.values(), self.extents)
+            ):
                 self._count("stopped")
             elif made >= self.max_copies:
                 self._count("skipped")

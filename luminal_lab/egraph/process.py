@@ -54,11 +54,13 @@ class PartResult:
         iterations: One record per iteration.
         state: The tables of the e-graph, None while there is none.
         stopped: Why it stopped.
+        usage: The child's processor time by stage so far, in seconds, and its `peak` in bytes.
     """
 
     iterations: list[dict[str, Any]] = field(default_factory=list)
     state: dict[str, Any] | None = None
     stopped: str = ""
+    usage: dict[str, float] = field(default_factory=dict)
 
 
 class PartFailed(SaturationError):
@@ -207,6 +209,8 @@ class Child:
             results[message["part"]].iterations.append(message["iteration"])
             if progress is not None:
                 progress(message["part"], message["iteration"])
+        elif "usage" in message:
+            results[message["part"]].usage = message["usage"]
         elif "state" in message:
             result = results[message["part"]]
             result.state, result.stopped = message["state"], message["stopped"]

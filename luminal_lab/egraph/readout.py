@@ -273,14 +273,7 @@ def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[ECla
     """Drop e-nodes that read an axis which their class lacks, and what needs them."""
     alive = {c.id: [n for n in c.nodes if _bound(n, c, classes)] for c in classes}
     unbound = sum(len(c.nodes) - len(alive[c.id]) for c in classes)
-    done: set[int] = set()  # classes that have an e-node all of whose children are done
-    changed = True
-    while changed:
-        changed = False
-        for c in classes:
-            if c.id not in done and any(done.issuperset(n.children) for n in alive[c.id]):
-                done.add(c.id)
-                changed = True
+    done = _computable(alive)
     out = []
     orphans = 0
     for c in classes:
@@ -292,6 +285,32 @@ def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[ECla
     if orphans:
         dropped["needs a class without executable e-nodes"] = orphans
     return tuple(out)
+
+
+def _computable(alive: Mapping[int, Sequence[ENode]]) -> set[int]:
+    """The classes that have an e-node all of whose children are such classes."""
+    waiting: dict[int, list[tuple[int, int]]] = {}
+    missing: dict[tuple[int, int], int] = {}
+    ready: list[int] = []
+    for c, nodes in alive.items():
+        for k, n in enumerate(nodes):
+            below = set(n.children)
+            missing[c, k] = len(below)
+            for x in below:
+                waiting.setdefault(x, []).append((c, k))
+            if not below:
+                ready.append(c)
+    done: set[int] = set()
+    while ready:
+        c = ready.pop()
+        if c in done:
+            continue
+        done.add(c)
+        for user in waiting.get(c, ()):
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user[0])
+    return done
 
 
 def node_free(node: ENode, classes: Sequence[EClass]) -> frozenset[str]:

@@ -25,6 +25,8 @@ def saturate(
     rules: str | Path | Iterable[str | Path] | None = None,
     limits: Limits | None = None,
     progress: OnIteration | None = None,
+    *,
+    regions: bool = True,
 ) -> EGraph:
     """Everything that the rules prove equal to a program, region by region.
 
@@ -34,6 +36,8 @@ def saturate(
         rules: Further rules: `.egg` text, paths, or names of themes in `rules/optional/`.
         limits: Bounds; reaching one stops a region early, which its report says.
         progress: Called with `(region, Iteration)` after every iteration.
+        regions: Whether repeated blocks are found, saturated once and shared; False takes the
+            program as one region.
 
     Returns:
         The e-graph. On Ctrl-C, what was reached when every region has something.
@@ -55,7 +59,7 @@ def saturate(
     begin = time.perf_counter()
     with Child() as child:
         rulebook = load_rules(rules, limits.tolerance, target)
-        program = partition(hlir)
+        program = partition(hlir, regions)
         regions_done = time.perf_counter()
         encodings: list[Encoding] = []
         spent: list[float] = []
@@ -88,8 +92,10 @@ def saturate(
             "saturate": saturated - encoded,
             "read": end - saturated,
             "total": end - begin,
+            **{f"child {k}": v for k, v in results[-1].usage.items() if k != "peak"},
         },
         rulebook.sources,
+        int(results[-1].usage.get("peak", 0)),
     )
 
 

@@ -28,7 +28,10 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the length of a text
-_SNAPSHOT_ROWS = 20_000  # from so many rows on, a step is preceded by a snapshot of the state
+# A step is preceded by a snapshot of the state when there are so many rows, and more by a
+# quarter than at the last one; and now and then, as long as that takes a tenth of the time.
+_SNAPSHOT_ROWS = 20_000
+_SNAPSHOT_GROWTH = 1.25
 _SNAPSHOT_SECONDS = 1.0
 
 
@@ -42,9 +45,18 @@ def read_message(stream: IO[bytes]) -> Any:
     return json.loads(body) if len(body) == size else None
 
 
+def encode_message(message: Any) -> bytes:
+    """A message as it is sent."""
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
 def write_message(stream: IO[bytes], message: Any) -> None:
     """Send one message."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    write_body(stream, encode_message(message))
+
+
+def write_body(stream: IO[bytes], body: bytes) -> None:
+    """Send one encoded message."""
     stream.write(struct.pack(">Q", len(body)) + body)
     stream.flush()
 
@@ -88,12 +100,20 @@ class Session:
         self.part = 0
         self.size = (0, 0)  # e-nodes and e-classes after the last iteration
         self.held_back = False  # whether a capped rule had matches that were not applied
+        self.usage: dict[str, float] = {}  # seconds of processor time by stage
+        self.clock = 0.0
 
     def run(self, text: str, file: str = "") -> Any:
         """Parse and run commands; the last command's output."""
         parsed = self.egraph.parse_program(text, file or None)
         out = self.egraph.run_program(*parsed)
         return out[-1] if out else None
+
+    def spent(self, stage: str) -> None:
+        """Charge the processor time since the last call to a stage."""
+        now = time.process_time()
+        self.usage[stage] = self.usage.get(stage, 0.0) + now - self.clock
+        self.clock = now
 
     def load_rules(self) -> None:
         """Declare the language and the rules, form by form."""
@@ -122,7 +142,9 @@ class Session:
         for at in range(0, len(commands), _CHUNK):
             self.run("\n".join(commands[at : at + _CHUNK]))
         self.run("(run-schedule (saturate analysis) (run encoded))")
+        self.spent("load")
         self.began = self.snapshot_at = time.monotonic()
+        self.snapshot_rows, self.snapshot_cost = 0, 0.0
         self.send_iteration(0, {}, {}, 0.0)
         try:
             for iteration in range(1, self.limits["iterations"] + 1):
@@ -181,14 +203,16 @@ class Session:
         rows = self.rows()
         if rows > self.limits["rows"]:
             raise Stopped("row limit")
-        if rows > _SNAPSHOT_ROWS or now - self.snapshot_at > _SNAPSHOT_SECONDS:
+        grown = rows > max(_SNAPSHOT_ROWS, self.snapshot_rows * _SNAPSHOT_GROWTH)
+        if grown or now - self.snapshot_at > max(_SNAPSHOT_SECONDS, 10 * self.snapshot_cost):
             self.send_state("the child died", final=False)
-            self.snapshot_at = time.monotonic()
+            self.snapshot_at, self.snapshot_rows = time.monotonic(), rows
+            self.snapshot_cost = self.snapshot_at - now
 
     def rows(self) -> int:
         """The number of e-nodes."""
-        functions = self.egraph.freeze().functions
-        return sum(len(functions[op].rows) for op in self.traced if op in functions)
+        sizes = dict(self.run("(print-size)").sizes)
+        return sum(sizes.get(op, 0) for op in self.traced)
 
     # ------------------------------------------------------------------ messages
 
@@ -221,10 +245,15 @@ class Session:
 
     def send_state(self, stopped: str, final: bool = True) -> None:
         """Send the whole e-graph."""
+        self.spent("iterations")
         every = final and self.job.get("everything", False)
         state = Puller(self.egraph, self.bindings).pull(self.traced, every)
         message = {"state": state, "part": self.part, "stopped": stopped, "final": final}
-        write_message(self.out, message)
+        body = encode_message(message)
+        self.spent("hand over")
+        usage = {**self.usage, "peak": peak_bytes()}
+        write_message(self.out, {"usage": usage, "part": self.part})
+        write_body(self.out, body)
 
 
 class Puller:
@@ -273,6 +302,16 @@ class Puller:
         return out
 
 
+def peak_bytes() -> int:
+    """The most memory that this process has held, 0 where the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(found[0]) * 1024 if found else 0
+
+
 def main(egglog: str) -> int:
     """Serve one job with the package egglog in the folder `egglog`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
@@ -287,8 +326,10 @@ def main(egglog: str) -> int:
     threading.Thread(target=_listen, args=(inp, stop), daemon=True).start()
     session = Session(job, out, stop, bindings)
     several = len(job["parts"]) > 1
+    session.spent("start")
     try:
         session.load_rules()
+        session.spent("rules")
         write_message(out, {"ready": True})
         for k, commands in enumerate(job["parts"]):
             if several:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,16 +67,28 @@ class Index:
         return Index(((name, 1),))
 
     @staticmethod
+    def linear(parts: Iterable[tuple[str, int]]) -> Index:
+        """The sum of some axes times their coefficients."""
+        terms: dict[Atom, int] = {}
+        for name, coef in parts:
+            terms[name] = terms.get(name, 0) + coef
+        return Index._make(terms, 0)
+
+    @staticmethod
     def _make(terms: dict[Atom, int], const: int) -> Index:
         while (joined := _join_remainder(terms)) is not None:
             terms, more = joined
             const += more
         kept = [(a, c) for a, c in terms.items() if c != 0]
+        if len(kept) < 2:
+            return Index(tuple(kept), const)
         return Index(tuple(sorted(kept, key=lambda t: (-abs(t[1]), str(t[0])))), const)
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.terms, self.const + other)
+        if not self.terms or not other.terms:
+            return Index(self.terms or other.terms, self.const + other.const)
         terms = dict(self.terms)
         for atom, coef in other.terms:
             terms[atom] = terms.get(atom, 0) + coef
@@ -85,7 +97,10 @@ class Index:
     __radd__ = __add__
 
     def __mul__(self, k: int) -> Index:
-        return Index._make({a: c * k for a, c in self.terms}, self.const * k)
+        if k == 1:
+            return self
+        # A factor keeps the order of the terms, and joins none.
+        return Index(tuple((a, c * k) for a, c in self.terms) if k else (), self.const * k)
 
     __rmul__ = __mul__
 
@@ -194,15 +209,24 @@ class Index:
 
     def substitute(self, by: Mapping[str, Index], extents: Extents) -> Index:
         """Replace axes by expressions; `extents` are those of the axes of the result."""
-        out = Index.num(self.const)
+        terms: dict[Atom, int] = {}
+        const = self.const
         for atom, coef in self.terms:
             if isinstance(atom, str):
-                out = out + by.get(atom, Index.axis(atom)) * coef
+                new = by.get(atom)
+                if new is None:
+                    terms[atom] = terms.get(atom, 0) + coef
+                    continue
             else:
                 inner = atom.inner.substitute(by, extents)
                 op = Index.floordiv if atom.op == "//" else Index.mod
-                out = out + op(inner, atom.by, extents) * coef
-        return out
+                new = op(inner, atom.by, extents)
+            if len(self.terms) == 1:
+                return new * coef + const
+            for a, c in new.terms:
+                terms[a] = terms.get(a, 0) + c * coef
+            const += new.const * coef
+        return Index._make(terms, const)
 
     def rename(self, by: Mapping[str, str]) -> Index:
         """Rename axes (a bijection on those that occur: nothing is re-simplified)."""

@@ -133,7 +133,7 @@ class Program:
         return [values[out.name] for out in self.hlir.outputs]
 
 
-def partition(hlir: Hlir) -> Program:
+def partition(hlir: Hlir, regions: bool = True) -> Program:
     """Split a program into regions at the borders of its repeated blocks.
 
     Sources (Constant, Iota, Input) and cheap index arithmetic, such as a causal mask, are
@@ -142,11 +142,13 @@ def partition(hlir: Hlir) -> Program:
 
     Arguments:
         hlir: A program without unused nodes.
+        regions: False to keep the program whole, as one region.
     """
     copies = copies_of(hlir)
     while True:
         flow = Flow.of(copies.hlir)
-        groups = _ordered(copies.hlir, _blocks(copies, flow), flow)
+        blocks = _blocks(copies, flow) if regions else []
+        groups = _ordered(copies.hlir, blocks, flow)
         shared = _crossing_outputs(copies.hlir, groups, flow)
         if not shared:
             return _program(hlir, copies, groups, flow)
