@@ -38,6 +38,9 @@ DISPATCH = 15e-6  # seconds to call an operator of PyTorch
 BARRIER = 2e-6  # seconds that threads wait for each other at least, after unequal work
 SERIAL = 0.3e-6  # seconds to call a kernel that uses one thread
 
+MAXIMUM = 4.0  # vector operations of a maximum that keeps NaN: two comparisons and two blends
+FOLD = 24  # vector operations to fold the accumulators of a reduced row to one number
+
 SPECIAL = {"exp2": 1.0, "log2": 1.2, "sin": 1.5, "erf": 1.5}
 VECTOR = {"recip": 3.0, "sqrt": 4.0, "mod": 8.0, "const": 0.0, "iota": 0.3, "load": 0.3}
 
@@ -114,6 +117,7 @@ class _Body:
         self.out_set = frozenset(axes)
         self.depth = self._depths()
         self.inline = self._inline_costs()
+        self.innermost = self._contiguous()
         self.dots = self._dots()
         self.constant = self._constant()
         self.part_of = self._masked_axes()
@@ -148,6 +152,17 @@ class _Body:
                 mine = {**mine, axis: mine.get(axis, 0) + 1}
             depth[v] = mine
         return depth
+
+    def _contiguous(self) -> dict[Value, frozenset[str]]:
+        """For each value, the axes along which tensors that it reads are contiguous."""
+        out: dict[Value, frozenset[str]] = {}
+        for v in self.order:
+            found = frozenset[str]().union(*(out[a] for a in v.args))
+            if v.op == "load" and v.attrs[1]:
+                last = v.attrs[1][-1]
+                found |= {a for a in last.axes if last.coef(a) == 1}
+            out[v] = found
+        return out
 
     def _inline_costs(self) -> dict[Value, float]:
         """Vector operations to compute one element from memory, everything inlined."""
@@ -398,7 +413,8 @@ class _Body:
             if v in self.dots:
                 self._count(v, "dot", 2 * inner, self.dots[v])
             else:
-                self._count(v, "vector", inner, 1.0)
+                each = MAXIMUM if v.attrs[0] == "max" else 1.0
+                self._count(v, "vector", each * (inner + self._folding(v, points)), 1.0)
         elif v.op in SPECIAL:
             self._count(v, "special", SPECIAL[v.op] * points, 1.0)
         elif v in self.on_axes:
@@ -407,6 +423,15 @@ class _Body:
             self._count(v, "vector", VECTOR.get(v.op, 1.0) * points, 1.0)
         elif v.op == "load":
             self._count(v, "vector", VECTOR["load"] * points, 1.0)
+
+    def _folding(self, v: Value, points: float) -> float:
+        """Operations to fold vectors of partial results, where a row is reduced.
+
+        When the reduced axis is the one along which memory is read, each result is first a
+        vector of partial ones; otherwise a vector holds neighbouring results.
+        """
+        lanes = self.machine.lanes(v.dtype.bytes)
+        return FOLD * lanes * points if bound_axis(v) in self.innermost[v.args[0]] else 0.0
 
     def _is_dot_product(self, v: Value) -> bool:
         if not hasattr(self, "_products"):

@@ -53,12 +53,16 @@ class Machine:
         return max(1, self.vector_bytes // element_bytes)
 
     def bandwidth_for(self, footprint: int) -> float:
-        """Bytes/s at which a working set of `footprint` bytes streams."""
-        if footprint <= self.threads * self.l2 * 3 // 4:
-            return self.l2_bandwidth
-        if footprint <= self.l3 // 2:
-            return self.l3_bandwidth
-        return self.bandwidth
+        """Bytes/s at which a working set of `footprint` bytes streams.
+
+        A cache does not stop working at one size: from half of its capacity to all of it, an
+        ever larger part of the bytes comes from the level behind it.
+        """
+        inner, middle, outer = (
+            1 / self.l2_bandwidth, 1 / self.l3_bandwidth, 1 / self.bandwidth
+        )  # fmt: skip
+        near = _mixed(footprint, self.threads * self.l2, inner, middle)
+        return 1 / _mixed(footprint, self.l3, near, outer)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
@@ -78,3 +82,9 @@ class Machine:
             raise CacheError(
                 f"not a saved Machine: {error}", where=str(path), fix="calibrate again"
             ) from error
+
+
+def _mixed(footprint: float, capacity: float, inside: float, behind: float) -> float:
+    """Seconds per byte between those of a cache and those of what lies behind it."""
+    missed = min(1.0, max(0.0, (footprint - capacity / 2) / max(capacity / 2, 1)))
+    return inside + missed * (behind - inside)
