@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,8 @@ class CpuTarget:
         """
         from luminal_lab import codegen
 
-        return [s.to_data() for s in codegen.schedule_space(kernel, self.machine())]
+        found = codegen.schedule_space(kernel, self.machine())
+        return json.loads(json.dumps([s.to_data() for s in found]))  # as it is read from files
 
     def measure(
         self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT = 120.0  # seconds until the child's next answer
-_SAMPLE = 200e-6  # seconds of one sample at least
-_CALLS = 50  # of one sample at most
-_ROUNDS = (5, 25)
+_SAMPLE = 50e-6  # seconds of one sample at least: longer ones seldom escape other programs
+_CALLS = 20  # of one sample at most
+_ROUNDS = (7, 60)
 _BUDGET = 0.4  # seconds of samples per candidate
 _CALM = 1.5  # samples above so many times the least say nothing about the program
 _KIND = "finalists"

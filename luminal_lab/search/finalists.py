@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from luminal_lab.search.target import Target
 
 CLOSE = 1.05  # a region's candidates within so many times its best one may be finalists
+DOUBT = 0.25  # of a time: spread up to so much makes a tie, as on a machine that is busy
 LARGEST = 1 << 30  # bytes of a program's inputs in float64 for which it is still done
 DEEPEST = 8.0  # errors of a chain of kernels add up like a random walk, to so much at most
 
@@ -124,7 +125,7 @@ def winner(entries: Sequence[Entry]) -> Entry | None:
         return (e.measurement.median or math.inf, e.measurement.iqr)
 
     best = min(timed, key=lambda e: (time(e)[0], e.candidate.name))
-    ties = [e for e in timed if tied(*time(best), *time(e))]
+    ties = [e for e in timed if tied(*time(best), *time(e), DOUBT)]
     return min(ties, key=lambda e: (e.calls, e.candidate.seconds, e.candidate.name))
 
 

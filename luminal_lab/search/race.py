@@ -64,13 +64,22 @@ def preferred(times: list[tuple[float, float, tuple, Individual]]) -> Individual
     return min((t for t in times if tied(best, spread, t[0], t[1])), key=lambda t: t[2])[3]
 
 
-def tied(best: float, best_spread: float, time: float, spread: float) -> bool:
+def tied(
+    best: float, best_spread: float, time: float, spread: float, most: float = SPREAD
+) -> bool:
     """Whether a time cannot be told from the best one.
+
+    Arguments:
+        best: The best time.
+        best_spread: The distance between the quartiles of its samples.
+        time: The other time.
+        spread: Likewise of this one.
+        most: The part of the best time up to which spread counts as doubt.
 
     >>> tied(100e-6, 1e-6, 101e-6, 1e-6), tied(100e-6, 0.0, 104e-6, 0.0)
     (True, False)
     """
-    doubt = min((best_spread + spread) / 2, SPREAD * best)
+    doubt = min((best_spread + spread) / 2, most * best)
     return time <= best * (1 + TIE) + doubt
 
 

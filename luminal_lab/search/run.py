@@ -59,8 +59,8 @@ def search(
         seed: With the same seed and budget the same candidates are listed, in any process.
         target: Where to measure; only effort `"none"` works without one.
         progress: True for progress bars, or a function of each `SearchEvent`.
-        strategy: What follows the descent from the seeds: a name of `STRATEGIES`, or a
-            `Strategy` of your own.
+        strategy: What follows the descent from the seeds, a name of `STRATEGIES`; or a
+            `Strategy` of your own, which explores alone.
         database: What is known about kernels; the user's own when None.
         replay: A saved result (or its file): its candidates are rebuilt here, nothing is
             explored or measured, and the table is the saved one.
@@ -117,6 +117,8 @@ class Search:
                 fix="pass a target, or Budget('none')",
             )
         self.strategy = strategy_of(strategy)
+        # Others go on from an enumeration of what is small and the descents from the seeds.
+        self.alone = not isinstance(strategy, str) or strategy == "exhaustive"
         self.egraph, self.seed, self.target = egraph, seed, target
         self.progress, self.database = Progress(progress), database
         self.machine = target.machine() if target else Machine()
@@ -217,14 +219,14 @@ class Search:
             region.seeds()
             yield
             return
-        if region.n_moves <= SMALL and self.strategy is not exhaustive:
+        if not self.alone and region.n_moves <= SMALL:
             for _ in exhaustive(region, rng):
                 yield
                 if region.considered >= limit // 2:
                     break
             else:
                 return  # there is no other candidate
-        if self.strategy is not exhaustive:
+        if not self.alone:
             for _ in descent(region, rng):
                 yield
                 if region.considered >= limit:

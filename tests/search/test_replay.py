@@ -132,3 +132,13 @@ def test_ll_search_replays(saved):
     egraph = ll.saturate(ll.capture(lambda x: torch.relu(x) + 1, (torch.ones(8),)))
     result = ll.search(egraph, Budget("none"))
     assert ll.search(egraph, replay=result).table().equals(result.table())
+
+
+def test_schedules_of_this_machine_survive_a_file(tmp_path):
+    x, w = torch.randn(24, 40), torch.randn(40, 40)
+    egraph = ll.saturate(ll.capture(lambda x, w: torch.sigmoid(x @ w) * x, (x, w)))
+    result = ll.search(egraph, Budget("quick", candidates=4))
+    result.save(tmp_path / "gate.result")
+    again = ll.search(egraph, replay=tmp_path / "gate.result")
+    assert again.best == result.best
+    assert again.best.schedules == Result.load(tmp_path / "gate.result").best.schedules
