@@ -53,7 +53,7 @@ class CandidatePanel(Panel):
             w.VBox([self.graph]), self.why, self.kernels, self.memory,
             w.VBox([row(self.other), self.diff]),
         ])  # fmt: skip
-        tabs.titles = ("Graph", "Why this one", "Kernels", "Memory", "Difference")
+        tabs.titles = ("Graph", "Why this one", "What it computes", "Memory", "Difference")
         return [row(self.go, self.pick), self.facts, tabs]
 
     def _list(self) -> None:
