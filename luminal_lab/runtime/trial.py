@@ -6,6 +6,7 @@ in the measuring child: source that crashes takes nothing down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from luminal_lab.search.target import Expected, Job, Measurement, Tolerance
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LARGEST = 1 << 26  # elements that are computed in float64 for one trial
+_LARGEST = 1 << 27  # elements of the largest value that is computed in float64 for a trial
 _RELATIVE = {
     "f64": 1e-10,
     "f32": 5e-5,
@@ -92,9 +93,8 @@ def try_kernel(
     plain, _, _ = canonical(kernel)
     assert isinstance(plain, Kernel)
     inputs = random_inputs(plain, seed)
-    work = 1
-    for n in plain.extents.values():
-        work *= n
+    values = postorder(o.value for o in plain.outputs)
+    work = max(math.prod(plain.extents[a] for a in v.free) for v in values)
     if work > _LARGEST:
         raise LuminalError(
             f"checking this kernel means computing {work:,} values in float64",

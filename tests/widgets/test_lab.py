@@ -138,6 +138,8 @@ def test_an_edited_kernel_is_verified(notebook: Any) -> None:
     tab(page, "Kernels")
     tab(page, "Edit by hand")
     page.click("button:has-text('Compile, verify, time'):visible")
+    page.wait_for_selector("text=kernel trial: done")
+    shot(page, "edited")
     page.wait_for_selector("text=✓ right >> visible=true")
     shot(page, "edited")
 
