@@ -73,6 +73,10 @@ class _Renderer(StatementPrinter):
             elif local.space == "build":
                 reads = _pack_reads(self.program, local.name)
                 self.packs.append(Pack(local.name, nbytes, reads))
+        for name in self.program.scratch:
+            buffer = self.program.buffers[name]
+            self.offsets[name] = self.shared
+            self.shared += _up(terms.span(buffer) * buffer.dtype.bytes + 64)
         self.private = _up(self.private, 4096) if self.private else 0
 
     # ------------------------------------------------------------------ the whole
@@ -161,6 +165,10 @@ class _Renderer(StatementPrinter):
             pointer = self.names.memory(n)
             if not is_local(n):
                 c = C_TYPE[program.buffers[n].dtype.name]
+                if n in program.scratch:
+                    at = f"{base} + {self.offsets[n]}L"
+                    lines.append(f"{c} *const restrict {pointer} = ({c} *)({at});")
+                    continue
                 # a buffer both read and written is listed once as each
                 slot = params.index(n)
                 const = "" if n in program.writes else "const "

@@ -147,13 +147,16 @@ def _fit(p: Product, joint: int, body: Body, lanes: int, machine: Machine) -> Pr
         cols = lanes
     elif n % (2 * lanes) and n % (3 * lanes) == 0:
         cols = 3 * lanes
-    elif n == 4 * lanes:
+    elif n == 4 * lanes and m <= 8:
         cols = 4 * lanes
     if m <= 4:
         cols = min(max(cols, 4 * lanes), -(-n // lanes) * lanes)
     rows = max(1, min(room // (cols // lanes), 24 if cols == lanes else 12))
+    most = max(1, (room + 2) // (cols // lanes))
     if m < rows:
         rows = m
+    elif m % rows and m % most == 0:
+        rows = most
     elif m % rows and m <= 96:  # few rows: a tail would cost much, a smaller tile little
         even = max((r for r in range(1, rows + 1) if m % r == 0), default=1)
         if even * 2 >= rows:

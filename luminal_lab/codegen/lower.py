@@ -32,7 +32,7 @@ from luminal_lab.codegen.tile import (
     Store,
     TileProgram,
 )
-from luminal_lab.egraph.values import Kernel, Value
+from luminal_lab.egraph.values import Buffer, Kernel, Value
 from luminal_lab.search.machine import Machine
 
 
@@ -112,6 +112,7 @@ class Lowering:
         self.build_names: set[str] = set()
         self.everything: list[Stmt] = []
         self.build_stmts: list[Stmt] = []
+        self.images: list[str] = []  # buffers of the kernel's own
 
     def run(self) -> TileProgram:
         """The tile program."""
@@ -128,6 +129,7 @@ class Lowering:
             kernel=kernel,
             extents=self.extents,
             buffers=self.body.buffers,
+            scratch=tuple(self.images),
             reads=kernel.reads(),
             writes=kernel.writes(),
             locals={},
@@ -160,6 +162,11 @@ class Lowering:
             if name not in self.taken:
                 self.taken.add(name)
                 return name
+
+    def scratch(self, buffer: Buffer) -> None:
+        """Add a buffer of the kernel's own."""
+        self.images.append(buffer.name)
+        self.body = replace(self.body, buffers={**self.body.buffers, buffer.name: buffer})
 
     def prefer_last(self, name: str, axis: str) -> None:
         """The nest that writes a local has this vector axis: make it innermost in memory."""

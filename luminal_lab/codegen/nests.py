@@ -140,11 +140,18 @@ def _product_order(g: Group, low: Lowering) -> list[Entry]:
     p = g.product
     assert p is not None
     first = g.stmts[0]
-    order = [Entry(a, 1, "inner") for a in sorted(first.axes - {p.row, p.col})]
+    rows = p.left.free - p.right.free  # they share the panels of a column block
+    order = [Entry(a, 1, "inner") for a in sorted(first.axes - rows - {p.row, p.col})]
     order.append(Entry(p.col, p.cols_tile, "inner", True))
+    order += [Entry(a, 1, "inner") for a in row_axes(p, first.axes)]
     order.append(Entry(p.row, p.rows_tile, "inner"))
     order += [Entry(a, 1, "inner") for a in first.over]
     return order
+
+
+def row_axes(p: Product, axes: frozenset[str]) -> list[str]:
+    """The row axes of a product beside the tile's own."""
+    return sorted((p.left.free - p.right.free) & axes - {p.row, p.col})
 
 
 def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:

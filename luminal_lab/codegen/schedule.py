@@ -17,6 +17,7 @@ from luminal_lab.codegen import analysis
 from luminal_lab.codegen.body import Body, Stmt, statements
 from luminal_lab.codegen.dots import Product, products
 from luminal_lab.codegen.splits import split_reductions
+from luminal_lab.codegen.windows import windows
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
@@ -228,6 +229,9 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
     grid: list[tuple[str, int]] = []
     tasks = 1
     rest = [a for a in ordered if a not in (row, col)]
+    shared = [a for a in rest if a in last.left.free - last.right.free]
+    if shared and row in ordered and col in ordered:
+        return _image_grid(body, last, [a for a in rest if a not in shared], shared, machine)
     for a in rest:
         grid.append((a, 1))
         tasks *= extents[a]
@@ -256,6 +260,46 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
         if block < n:
             grid.append((col, block))
     return tuple((a, min(b, max(extents[a], 1))) for a, b in grid)
+
+
+def _image_grid(
+    body: Body, p: Product, batch: list[str], outer: list[str], machine: Machine
+) -> tuple[tuple[str, int], ...]:
+    """Blocks of rows and of columns of a product with several row axes.
+
+    A task reads its rows and its columns' panels from afar: of the ways to make enough tasks
+    whose rows stay in the second-level cache, the one that reads least is chosen.
+    """
+    extents = body.extents
+    tasks = analysis.points(batch, extents)
+    seen = windows(p.left, extents)
+    merged = {a for w in seen for a in w.axes}
+    image = analysis.points({*p.stmt.over, *outer, p.row} - merged, extents)
+    for w in seen:
+        image *= w.extent
+    weights = analysis.points([p.col, *p.stmt.over], extents)
+    n, m = extents[p.col], extents[outer[0]]
+    best: tuple[float, int, int] | None = None
+    for cols in range(1, -(-n // p.cols_tile) + 1):
+        for rows in range(1, m + 1):
+            made = tasks * -(-m // -(-m // rows)) * cols
+            near = image / rows * 4 <= machine.l2 / 2 or rows == m
+            if made < 4 * machine.threads and (rows < m or cols * p.cols_tile < n):
+                continue
+            if not near:
+                continue
+            uneven = 1 + 0.5 * machine.threads / made
+            traffic = (cols * image + rows * weights) * uneven
+            if best is None or traffic < best[0]:
+                best = (traffic, rows, cols)
+            break  # more rows only read more
+    _, rows, cols = best or (0.0, m, 1)
+    grid = [(a, 1) for a in batch]
+    if cols > 1:
+        grid.append((p.col, -(-(-(-n // cols)) // p.cols_tile) * p.cols_tile))
+    if rows > 1:
+        grid.append((outer[0], -(-m // rows)))
+    return tuple((a, min(b, extents[a])) for a, b in grid)
 
 
 def online_axes(body: Body) -> frozenset[str]:

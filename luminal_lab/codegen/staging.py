@@ -15,6 +15,7 @@ from luminal_lab.codegen import analysis, terms
 from luminal_lab.codegen.body import Stmt
 from luminal_lab.codegen.dots import Product, is_constant, products
 from luminal_lab.codegen.terms import ref
+from luminal_lab.codegen.windows import window_store, windows
 from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.hlir.dtypes import F32
 
@@ -130,13 +131,60 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
         if s.name in tiles:
             p = replace(p, rows_tile=tiles[s.name][0], cols_tile=tiles[s.name][1])
         low.products[s.name] = p
-        right = _stage_right(p, s, out, made, low)
         if s.kind == "online":
+            right = _stage_right(p, s, out, made, low)
             out.append(replace(s, values=(*s.values[:2], right)))
             continue
-        left = _stage_left(p, s, out, made, low)
+        left, s = _image(p.left, s, out, made, low) or (_stage_left(p, s, out, made, low), s)
+        s = replace(s, over=_far_first(left, s.over))
+        right, s = _image(p.right, s, out, made, low, p.col) or (
+            _stage_right(p, s, out, made, low),
+            s,
+        )
         out.append(replace(s, values=(terms.op("mul", left, right),)))
     return out
+
+
+def _far_first(v: Value, over: tuple[str, ...]) -> tuple[str, ...]:
+    """The reduced axes in the order in which an operand lies in memory."""
+    if v.op != "load" or v.args or v.attrs[0].startswith("%"):
+        return over
+    return tuple(sorted(over, key=lambda a: -abs(terms.coefficient(v, a) or 0)))
+
+
+def _image(
+    v: Value, s: Stmt, out: list[Stmt], made: dict, low: Lowering, col: str = ""
+) -> tuple[Value, Stmt] | None:
+    """An operand that is seen through windows, laid out once; None when it is not one.
+
+    Arguments:
+        v: The operand.
+        s: The product; it must come after what lays the operand out.
+        out: Receives that statement.
+        made: What is in scratch already.
+        low: The lowering.
+        col: The axis of the columns, when the operand has them: it is read along them.
+    """
+    if is_constant(v, low.body) or (v.op == "load" and len(v.attrs) == 2 and not col):
+        return None  # a plain load is read where it is
+    if (v, "image") not in made:
+        inner = [a for a in s.over if a in v.free and not _windowed(a, v, low)]
+        if col:
+            if any(col in w.axes and dict(zip(w.axes, w.steps))[col] > 1
+                   for w in windows(v, low.extents)):  # fmt: skip
+                return None
+            inner = [col]
+        laid = window_store(v, inner, "b" if col else "a", low)
+        if laid is None:
+            return None
+        out.append(laid[0])
+        made[v, "image"] = laid[1], laid[0].target
+    read, marker = made[v, "image"]
+    return read, replace(s, after=(*s.after, marker))
+
+
+def _windowed(axis: str, v: Value, low: Lowering) -> bool:
+    return any(axis in w.axes for w in windows(v, low.extents))
 
 
 def _stage(v: Value, layout, stem: str, out: list[Stmt], made: dict, low: Lowering) -> Value:
@@ -178,7 +226,7 @@ def _stage_right(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering
 def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
     """Rows: plain rows, read by broadcasts; a plain load is read where it is."""
     v = p.left
-    over = [a for a in s.over if a in v.free]
+    over = [a for a in _far_first(v, s.over) if a in v.free]
     if v.op == "load" and not v.args and v.dtype is F32 and len(v.attrs) == 2:
         if v.attrs[0].startswith("%"):
             return v

@@ -233,6 +233,8 @@ class TileProgram:
         lanes: Lanes of a float32 vector (`simd`).
         parallel: Whether it is worth more than one thread.
         schedule: The `Schedule` that it was lowered with.
+        scratch: Names of those `buffers` that are the kernel's own: shared scratch that is
+            addressed by a flat index, written by one statement and read by later ones.
         nodes: The HLIR nodes that it covers.
     """
 
@@ -248,6 +250,7 @@ class TileProgram:
     lanes: int = 16
     parallel: bool = True
     schedule: Any = None
+    scratch: tuple[str, ...] = ()
     nodes: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

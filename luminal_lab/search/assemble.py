@@ -15,6 +15,7 @@ from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKer
 from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.extract import Body, Extraction, Space
 from luminal_lab.search.kernel_text import AnyKernel, canonical, kernel_text
+from luminal_lab.search.layouts import Layouts, image_layouts
 from luminal_lab.search.machine import Machine
 
 if TYPE_CHECKING:
@@ -53,10 +54,18 @@ class RegionKernels:
         space: The region's choices.
         machine: For predictions.
         variable: Names of region inputs that are not constant in every instance.
+        layouts: Strides of the T-classes that do not lie row-major.
     """
 
-    def __init__(self, space: Space, machine: Machine, variable: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        space: Space,
+        machine: Machine,
+        variable: frozenset[str] = frozenset(),
+        layouts: Layouts | None = None,
+    ):
         self.space, self.part, self.machine = space, space.part, machine
+        self.layouts = layouts or {}
         self.constant_inputs = frozenset(
             t
             for t, name in enumerate(space.inputs)
@@ -81,7 +90,7 @@ class RegionKernels:
     def buffer(self, t: int, constant: bool) -> Buffer:
         """The buffer of a T-class."""
         cls = self.part.classes[t]
-        return Buffer(self.name(t), cls.shape, cls.dtype, constant=constant)
+        return Buffer(self.name(t), cls.shape, cls.dtype, self.layouts.get(t), constant)
 
     def constants(self, extraction: Extraction) -> frozenset[int]:
         """The T-classes that depend on constants alone, as this extraction makes them."""
@@ -250,28 +259,38 @@ class Assembler:
     Arguments:
         egraph: What was saturated.
         machine: For predictions.
+        images: Whether tensors that are read through windows lie with their planes outermost.
     """
 
-    def __init__(self, egraph: EGraph, machine: Machine):
+    def __init__(self, egraph: EGraph, machine: Machine, images: bool = False):
         self.egraph, self.machine = egraph, machine
+        layouts = image_layouts(egraph) if images else ({},) * len(egraph.parts)
+        self.images = any(layouts)
         self.program = egraph.program
         mutated = {o.mutates for o in self.program.hlir.outputs if o.mutates}
         self.kinds_of_inputs = {
             s.name: "arg" if s.name in mutated else s.kind for s in self.program.hlir.inputs
         }
         self.regions = tuple(
-            RegionKernels(Space(part), machine, self._variable(r))
-            for r, part in enumerate(egraph.parts)
+            RegionKernels(Space(part, frozenset(rows)), machine, self._variable(r), rows)
+            for r, (part, rows) in enumerate(zip(egraph.parts, layouts, strict=True))
         )
         self._buffers: dict[tuple, Buffer] = {}
         self._placed: dict[tuple[str, str], AnyKernel] = {}
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: DType, constant: bool) -> Buffer:
+    def buffer(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        constant: bool,
+        strides: tuple[int, ...] | None = None,
+    ) -> Buffer:
         """A program's buffer; candidates share them."""
-        key = (name, shape, dtype.name, constant)
+        key = (name, shape, dtype.name, constant, strides)
         made = self._buffers.get(key)
         if made is None:
-            made = self._buffers[key] = Buffer(name, shape, dtype, constant=constant)
+            made = self._buffers[key] = Buffer(name, shape, dtype, strides, constant)
         return made
 
     def placed(self, kernel: AnyKernel, text: str, inst: Any) -> AnyKernel:
@@ -382,7 +401,10 @@ class _Program:
             )
             for t in step.writes:
                 cls, name = part.classes[t], local[t]
-                self.buffers[name] = self.assembler.buffer(name, cls.shape, cls.dtype, constant)
+                strides = region.layouts.get(t)
+                self.buffers[name] = self.assembler.buffer(
+                    name, cls.shape, cls.dtype, constant, strides
+                )
                 self.kinds[name] = "output" if name in self.outputs else "temp"
             self._call(step.kernel, step.text, bind, inst, constant, step.seconds)
         for t, names in values.items():

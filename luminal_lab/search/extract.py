@@ -90,6 +90,8 @@ class Space:
 
     Arguments:
         part: The read-out e-graph of a region.
+        strided: T-classes that do not lie row-major: no library product, whose form was read
+            off the index maps, makes or reads them.
 
     Attributes:
         options: For each V-class, the e-nodes that can compute it.
@@ -103,7 +105,7 @@ class Space:
         rank: Orders T-classes by the program.
     """
 
-    def __init__(self, part: Part):
+    def __init__(self, part: Part, strided: frozenset[int] = frozenset()):
         self.part = part
         n = len(part.classes)
         if [c.id for c in part.classes] != list(range(n)):
@@ -120,7 +122,12 @@ class Space:
         for cls in part.classes:
             if cls.sort == "T":
                 if self.inputs[cls.id] is None:
-                    made = [k for k, e in enumerate(cls.nodes) if e.op in PRODUCERS]
+                    made = [
+                        k
+                        for k, e in enumerate(cls.nodes)
+                        if e.op in PRODUCERS
+                        and not (e.op == "gemm" and strided & {cls.id, *e.children})
+                    ]
                     self.producers[cls.id] = tuple(made)
             else:
                 self._read_class(cls.id, cls.nodes, cls.free)
