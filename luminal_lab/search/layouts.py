@@ -138,11 +138,9 @@ def _order(
     channel = [d for d in range(len(index)) if d not in plane and shape[d] > 1]
     if not plane or not channel or channel[-1] > plane[-1]:
         return None
-    across, along = index[channel[-1]].axes, [index[d].axes for d in plane]
-    for other in maps:
-        for i in other:
-            if i.axes & across and any(i.axes & a for a in along):
-                return None  # somebody sees the dims as one, in their order
+    both = frozenset().union(*(index[d].axes for d in [channel[-1], *plane]))
+    if any(both <= i.axes for other in maps for i in other):
+        return None  # somebody sees the dims as one, in their order
     return [d for d in range(len(index)) if d != channel[-1]] + [channel[-1]]
 
 
