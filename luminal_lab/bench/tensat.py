@@ -194,7 +194,9 @@ def inception_v3() -> nn.Module:
         _inception_c(128), _inception_c(160), _inception_c(160), _inception_c(192),
         Branches(
             _chain(768, (192, 1), (320, 3, 2)),
-            _chain(768, (192, 1), (192, (1, 7), 1, (0, 3)), (192, (7, 1), 1, (3, 0)), (192, 3, 2)),
+            _chain(
+                768, (192, 1), (192, (1, 7), 1, (0, 3)), (192, (7, 1), 1, (3, 0)), (192, 3, 2)
+            ),
             nn.MaxPool2d(3, 2),
         ),
         _inception_e(1280), _inception_e(2048),
@@ -261,7 +263,8 @@ class ReductionCell(nn.Module):
         second = largest + self.old7b(old)
         third = F.avg_pool2d(now, 3, 2, 1) + self.old5(old)
         return torch.cat(
-            [second, third, F.avg_pool2d(first, 3, 1, 1) + second, self.mix3(first) + largest], 1
+            [second, third, F.avg_pool2d(first, 3, 1, 1) + second, self.mix3(first) + largest],
+            1,
         )
 
 

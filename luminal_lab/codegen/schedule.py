@@ -296,7 +296,8 @@ def _image_grid(
     _, rows, cols = best or (0.0, m, 1)
     grid = [(a, 1) for a in batch]
     if cols > 1:
-        grid.append((p.col, -(-(-(-n // cols)) // p.cols_tile) * p.cols_tile))
+        panels = -(-n // (cols * p.cols_tile))
+        grid.append((p.col, panels * p.cols_tile))
     if rows > 1:
         grid.append((outer[0], -(-m // rows)))
     return tuple((a, min(b, extents[a])) for a, b in grid)

@@ -1,9 +1,9 @@
 """Windows: an operand that sees a few elements many times is laid out once.
 
-The image that a convolution reads depends on `y + ky`, not on `y` and `ky`: one point of the sum
-is one element, padding included. `window_store` finds axes that occur in a term only together,
-always as the same combination `s*a + d*b`, and replaces the term by a read of scratch that holds
-it once per value of those combinations, with what pads the image already in place.
+The image that a convolution reads depends on `y + ky`, not on `y` and `ky`: one point of the
+sum is one element, padding included. `window_store` finds axes that occur in a term only
+together, always as the same combination `s*a + d*b`, and replaces the term by a read of scratch
+that holds it once per value of those combinations, with what pads the image already in place.
 """
 
 from __future__ import annotations
@@ -144,9 +144,7 @@ def window_store(
         flat = flat + Index.axis(a) * strides[a]
         at = at + read[a] * strides[a]
     marker = low.fresh("laid")
-    store = Stmt(
-        name, "store", (laid,), v.dtype, frozenset(extents), index=flat, target=marker
-    )
+    store = Stmt(name, "store", (laid,), v.dtype, frozenset(extents), index=flat, target=marker)
     return store, Value("load", (), (name, (at,)), dtype=v.dtype)
 
 

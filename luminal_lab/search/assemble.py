@@ -262,7 +262,7 @@ class Assembler:
         images: Whether tensors that are read through windows lie with their planes outermost.
     """
 
-    def __init__(self, egraph: EGraph, machine: Machine, images: bool = False):
+    def __init__(self, egraph: EGraph, machine: Machine, images: bool = True):
         self.egraph, self.machine = egraph, machine
         layouts = image_layouts(egraph) if images else ({},) * len(egraph.parts)
         self.images = any(layouts)

@@ -122,7 +122,7 @@ class Search:
         self.egraph, self.seed, self.target = egraph, seed, target
         self.progress, self.database = Progress(progress), database
         self.machine = target.machine() if target else Machine()
-        self.assembler = Assembler(egraph, self.machine, images=True)
+        self.assembler = Assembler(egraph, self.machine)
         self.regions = [
             Explored(RegionSearch(k, self.budget.memory)) for k in self.assembler.regions
         ]
@@ -517,7 +517,7 @@ def sample(
     Raises:
         SearchError: when a region has no executable program.
     """
-    assembler = Assembler(egraph, machine or Machine(), images=True)
+    assembler = Assembler(egraph, machine or Machine())
     with without_collector():
         rows = [
             _drawn(RegionSearch(kernels), random.Random(f"{seed}/{k}/sample"), n)

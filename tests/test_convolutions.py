@@ -1,0 +1,138 @@
+"""Convolutions and pooling of every kind, from PyTorch to generated code, against float64."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import luminal_lab as ll
+from luminal_lab.codegen.windows import windows
+from luminal_lab.egraph.values import Kernel
+from luminal_lab.hlir.index import Index
+from luminal_lab.search.layouts import strides_of, window_axes
+
+KINDS = {
+    "plain": (lambda: nn.Conv2d(3, 8, 3), (1, 3, 9, 10)),
+    "padded": (lambda: nn.Conv2d(16, 32, 3, padding=1), (1, 16, 14, 14)),
+    "odd": (lambda: nn.Conv2d(5, 19, (3, 5), padding=(1, 2)), (1, 5, 11, 13)),
+    "batch": (lambda: nn.Conv2d(6, 17, 3, padding=1), (3, 6, 7, 9)),
+    "strided": (lambda: nn.Conv2d(8, 24, 3, stride=2, padding=1), (2, 8, 15, 17)),
+    "stem": (lambda: nn.Conv2d(3, 32, 7, stride=2, padding=3), (1, 3, 33, 35)),
+    "dilated": (lambda: nn.Conv2d(8, 16, 3, padding=2, dilation=2), (1, 8, 12, 11)),
+    "strided and dilated": (
+        lambda: nn.Conv2d(4, 9, 3, stride=3, padding=2, dilation=2), (1, 4, 19, 18),
+    ),
+    "pointwise": (lambda: nn.Conv2d(24, 40, 1), (1, 24, 9, 9)),
+    "pointwise, strided": (lambda: nn.Conv2d(24, 40, 1, stride=2), (1, 24, 9, 9)),
+    "grouped": (lambda: nn.Conv2d(32, 64, 3, padding=1, groups=8), (1, 32, 10, 10)),
+    "depthwise": (lambda: nn.Conv2d(20, 20, 3, padding=1, groups=20), (1, 20, 14, 14)),
+    "depthwise, strided": (
+        lambda: nn.Conv2d(20, 40, 5, stride=2, padding=2, groups=20), (1, 20, 13, 14),
+    ),
+    "long kernel": (lambda: nn.Conv2d(12, 20, (1, 7), padding=(0, 3)), (1, 12, 17, 17)),
+    "1d": (lambda: nn.Conv1d(7, 18, 5, padding=2), (2, 7, 23)),
+    "3d": (lambda: nn.Conv3d(3, 10, 3, padding=1), (1, 3, 5, 6, 7)),
+    "transposed": (lambda: nn.ConvTranspose2d(6, 10, 3, padding=1), (1, 6, 8, 9)),
+    "transposed, strided": (
+        lambda: nn.ConvTranspose2d(6, 10, 4, stride=2, padding=1, groups=2), (1, 6, 7, 6),
+    ),
+    "max pool": (lambda: nn.MaxPool2d(3, 2, 1), (2, 5, 13, 14)),
+    "max pool, ceil": (lambda: nn.MaxPool2d(3, 2, ceil_mode=True), (1, 5, 14, 14)),
+    "average pool": (lambda: nn.AvgPool2d(3, 1, 1, count_include_pad=False), (1, 5, 9, 8)),
+    "adaptive pool": (lambda: nn.AdaptiveAvgPool2d((3, 2)), (1, 5, 9, 8)),
+    "no batch": (lambda: nn.Conv2d(4, 6, 3, padding=1), (4, 8, 8)),
+    "nothing": (lambda: nn.Conv2d(4, 6, 3, padding=1), (0, 4, 8, 8)),
+}  # fmt: skip
+
+
+def error(module: nn.Module, x: torch.Tensor, candidate) -> float:
+    got = ll.build(candidate)(x)
+    want = copy.deepcopy(module).double()(x.double())
+    assert got.shape == want.shape
+    assert got.dtype == x.dtype
+    if not want.numel():
+        return 0.0
+    return float((got.double() - want).abs().max() / want.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_kind(kind):
+    torch.manual_seed(0)
+    make, shape = KINDS[kind]
+    module, x = make().eval(), torch.randn(*shape)
+    hlir = ll.capture(module, (x,))
+    best = ll.search(ll.saturate(hlir), ll.Budget("none")).best
+    assert error(module, x, best) < 2e-5
+    assert not hlir.fallbacks()
+
+
+@pytest.mark.parametrize("kind", ["padded", "strided", "grouped", "depthwise"])
+@torch.no_grad()
+def test_bf16(kind):
+    torch.manual_seed(0)
+    make, shape = KINDS[kind]
+    module, x = make().eval().bfloat16(), torch.randn(*shape).bfloat16()
+    best = ll.search(ll.saturate(ll.capture(module, (x,))), ll.Budget("none")).best
+    assert error(module, x, best) < 2e-2
+
+
+class Block(nn.Module):
+    """Convolutions, normalisation, a depthwise one, a residual sum, pooling, a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16))
+        self.two = nn.Conv2d(16, 16, 3, padding=1, groups=4)
+        self.deep = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.head = nn.Linear(32 * 4 * 4, 10)
+        self.one[1].running_mean.normal_()
+        self.one[1].running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.one(x))
+        x = torch.cat([self.deep(torch.relu(self.two(x))) + x, x], 1)
+        return self.head(torch.max_pool2d(x, 2).flatten(1))
+
+
+@torch.no_grad()
+def test_candidates_agree():
+    torch.manual_seed(0)
+    module, x = Block().eval(), torch.randn(1, 3, 16, 16)
+    egraph = ll.saturate(ll.capture(module, (x,)))
+    for candidate in ll.sample(egraph, 12, seed=1):
+        assert error(module, x, candidate) < 2e-5
+
+
+@torch.no_grad()
+def test_images_lie_with_their_planes_outermost():
+    module, x = Block().eval(), torch.randn(1, 3, 16, 16)
+    best = ll.search(ll.saturate(ll.capture(module, (x,))), ll.Budget("none")).best
+    temps = [b for n, b in best.buffers.items() if best.kinds[n] == "temp" and not b.constant]
+    images = [b for b in temps if len(b.shape) == 4]
+    assert images
+    assert any(b.strides is not None and b.strides[1] == 1 for b in images)
+    given = [b for n, b in best.buffers.items() if best.kinds[n] in ("arg", "output")]
+    assert all(b.strides is None for b in given)
+
+
+@torch.no_grad()
+def test_normalisation_is_folded_when_built():
+    module, x = Block().eval(), torch.randn(1, 3, 16, 16)
+    best = ll.search(ll.saturate(ll.capture(module, (x,))), ll.Budget("none")).best
+    roots = [
+        c for c in best.calls
+        if not c.at_build and isinstance(k := best.kernels[c.kernel], Kernel)
+        and "sqrt" in k.source("c")
+    ]  # fmt: skip
+    assert not roots
+
+
+def test_windows():
+    assert window_axes(Index.parse("y + k - 1"), {"y": 8, "k": 3}) == {"y", "k"}
+    assert window_axes(Index.parse("2*y + k"), {"y": 8, "k": 2}) == set()
+    assert strides_of((1, 8, 4, 5), (0, 2, 3, 1)) == (160, 1, 40, 8)
+    assert windows.__doc__
