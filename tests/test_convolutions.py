@@ -10,9 +10,9 @@ from torch import nn
 
 import luminal_lab as ll
 from luminal_lab.codegen.windows import windows
+from luminal_lab.egraph.planes import strides_of, window_axes
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.hlir.index import Index
-from luminal_lab.search.layouts import strides_of, window_axes
 
 KINDS = {
     "plain": (lambda: nn.Conv2d(3, 8, 3), (1, 3, 9, 10)),

@@ -258,7 +258,7 @@ class _Auditor:
     def _tensor(self, node: ENode, c: EClass) -> Defined:
         if node.op == "input":
             return Defined(hold(self.buffers[node.attrs[0]]))
-        if node.op == "kernel":
+        if node.op in ("kernel", "planes"):
             return self._kernel(node, c)
         if node.op == "gemm":
             tensors = [self.values[x].tensor for x in node.children]
@@ -287,7 +287,7 @@ class _Auditor:
         return Defined(out, (), self.values[into].valid)
 
     def _kernel(self, node: ENode, c: EClass) -> Defined:
-        (index,) = node.attrs
+        index = node.attrs[0]
         order = sorted(frozenset().union(*(i.axes for i in index))) if index else []
         value = self.values[node.children[0]]
         if not set(value.order) <= set(order):

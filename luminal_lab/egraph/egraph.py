@@ -32,8 +32,8 @@ class ENode:
     """One e-node.
 
     Arguments:
-        op: V: an op of the `Value` table (values.py). T: `input`, `kernel`, `gemm`, `scatter`,
-            `custom`.
+        op: V: an op of the `Value` table (values.py). T: `input`, `kernel`, `planes`, `gemm`,
+            `scatter`, `custom`.
         children: Ids of e-classes. `load`: the T class, then the V classes of `@0…`. `kernel`:
             the V class. `gemm`: T classes of A, B and, with bias, of the bias. `scatter`: the T
             class of the destination, the V class stored, the V classes of `@0…`.

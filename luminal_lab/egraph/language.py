@@ -41,6 +41,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "Rem": Signature(("Ix", "i64"), "Ix"),
     "Input": Signature(("String",), "T"),
     "Kernel": Signature(("V", "String"), "T"),
+    "Planes": Signature(("V", "String"), "T"),
     "Custom": Signature(("i64", "Ts"), "T"),
     "Scatter": Signature(("String", "T", "V", "String", "String", "Vs"), "T"),
     "Gemm": Signature(("T", "String", "T", "String", "String", "Axes"), "T"),

@@ -36,6 +36,8 @@ class Limits:
         memory: Address space of the child in bytes, None for no limit.
         copies: Renamed copies per region that the encoder makes.
         tolerance: The loosest class of rules that is used.
+        themes: The built-in rule files that are used (`("fusion", "gemm")`: no algebra and no
+            layouts, only what is computed together and what a library computes); None for all.
     """
 
     iterations: int = 12
@@ -44,6 +46,7 @@ class Limits:
     memory: int | None = 4 << 30
     copies: int = 4000
     tolerance: Tolerance = "approximate"
+    themes: tuple[str, ...] | None = None
 
 
 @dataclass

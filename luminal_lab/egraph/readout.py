@@ -14,6 +14,7 @@ from luminal_lab.egraph.egraph import ENCODED, EClass, ENode
 from luminal_lab.egraph.encode import Encoding
 from luminal_lab.egraph.gemm import Stored, gemm_form
 from luminal_lab.egraph.language import MEMORY, SIGNATURES, unstamp
+from luminal_lab.egraph.planes import plane_axes, planes_outermost
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.hlir.dtypes import DTYPES
@@ -33,6 +34,7 @@ class _Reader:
     rules: Sequence[RuleInfo]
     indices: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     affine: dict[int, Index] = field(default_factory=dict)
+    axes_of_planes: frozenset[str] | None = None
 
     def index(self, text: str) -> tuple[Index, ...]:
         if text not in self.indices:
@@ -40,6 +42,18 @@ class _Reader:
             parts = text.split(", ") if text else []
             self.indices[text] = known or tuple(Index.parse(p) for p in parts)
         return self.indices[text]
+
+    def planes(
+        self, index: tuple[Index, ...], shape: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
+        """The order of dims of a tensor that is seen through windows."""
+        if self.axes_of_planes is None:
+            maps = self.encoding.indices.values()
+            self.axes_of_planes = plane_axes(maps, self.encoding.extents)
+        if not self.axes_of_planes or len(shape) != len(index):
+            return None
+        maps = tuple(self.encoding.indices.values())
+        return planes_outermost(index, shape, self.axes_of_planes, maps)
 
     def read_index_terms(self) -> None:
         """The index expression of each e-class of sort Ix (they are never united)."""
@@ -96,6 +110,8 @@ class _Reader:
                 return "input", (), (args[0],)
             case "Kernel":
                 return "kernel", (args[0],), (self.index(args[1]),)
+            case "Planes":
+                return "planes", (args[0],), (self.index(args[1]),)
             case "Custom":
                 return "custom", tuple(args[1]), (args[0],)
             case "Scatter":
@@ -254,6 +270,11 @@ def _enodes(
             if form is None:
                 continue
             attrs = (form,)
+        if op == "planes":
+            order = reader.planes(attrs[0], shapes.get(own, ()))
+            if order is None:
+                continue
+            attrs = (*attrs, order)
         node = ENode(
             op,
             tuple(new[c] for c in children),
@@ -329,7 +350,7 @@ def node_free(node: ENode, classes: Sequence[EClass]) -> frozenset[str]:
 
 
 def _bound(node: ENode, c: EClass, classes: Sequence[EClass]) -> bool:
-    if node.op == "kernel":
+    if node.op in ("kernel", "planes"):
         stored = frozenset().union(*(i.axes for i in node.attrs[0])) if node.attrs[0] else ()
         return classes[node.children[0]].free.issubset(stored)
     if node.op == "scatter":

@@ -93,6 +93,7 @@ def load_rules(
     extra: str | Path | Iterable[str | Path] | None = None,
     tolerance: Tolerance = "approximate",
     target: str = "cpu",
+    themes: Sequence[str] | None = None,
 ) -> Rulebook:
     """The built-in rules, the target's, and a user's own.
 
@@ -100,12 +101,22 @@ def load_rules(
         extra: Rule text, paths of `.egg` files, or names of opt-in themes in `rules/optional/`.
         tolerance: The loosest class that is admitted.
         target: `rules/targets/<target>.egg` is added when it exists.
+        themes: The built-in files to use, by name without `.egg`; None for all.
 
     Raises:
-        RuleError: unknown file; a rule without name, law or class; a name used twice; a form
+        RuleError: unknown file or theme; a rule without name, law or class; a name used twice; a form
             that does not parse. (Whether a rule is well-typed is found when it is loaded.)
     """
-    sources = [(p.name, p.read_text(encoding="utf-8")) for p in _builtin(target)]
+    files = {p.stem: p for p in _builtin(target)}
+    if missing := [t for t in themes or () if t not in files]:
+        raise RuleError(
+            f"there is no built-in theme {missing[0]!r}", fix=f"one of {', '.join(files)}"
+        )
+    sources = [
+        (p.name, p.read_text(encoding="utf-8"))
+        for name, p in files.items()
+        if themes is None or name in themes
+    ]
     if extra is not None:
         several = [extra] if isinstance(extra, (str, Path)) else list(extra)
         sources += [_source(item, k) for k, item in enumerate(several)]

@@ -58,7 +58,7 @@ def saturate(
     limits = limits or Limits()
     begin = time.perf_counter()
     with Child() as child:
-        rulebook = load_rules(rules, limits.tolerance, target)
+        rulebook = load_rules(rules, limits.tolerance, target, limits.themes)
         program = partition(hlir, regions)
         regions_done = time.perf_counter()
         encodings: list[Encoding] = []

@@ -266,8 +266,10 @@ def form(part: Part, node: ENode) -> str:
     names = [name(part, c) for c in node.children]
     if node.op == "input":
         return f"input {node.attrs[0]}"
-    if node.op == "kernel":
-        return f"store {names[0]} at [{', '.join(map(str, node.attrs[0]))}]"
+    if node.op in ("kernel", "planes"):
+        where = ", ".join(map(str, node.attrs[0]))
+        order = f", dims in memory {node.attrs[1]}" if node.op == "planes" else ""
+        return f"store {names[0]} at [{where}]{order}"
     if part_is_tensor(node):
         return f"{node.op}({', '.join(names)})"
     attrs = node.attrs
