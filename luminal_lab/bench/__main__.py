@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="luminal-lab bench",
         description="Time workloads against eager PyTorch and torch.compile, in one process.",
-        epilog="Workloads: " + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
+        epilog="`tensat` instead of suites: whole models (see `tensat --help`). Workloads: "
+        + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
     )
     made.add_argument(
         "what",
@@ -65,6 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Arguments:
         arguments: The command line, without the program's name.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "tensat":
+        from luminal_lab.bench.superoptimization import main as tensat
+
+        return tensat(arguments[1:])
     options = parser().parse_args(arguments)
     if options.what[:1] == ["search"]:
         from luminal_lab.bench.quality import run

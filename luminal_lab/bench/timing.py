@@ -96,11 +96,12 @@ class Comparison:
 
     def missed(self) -> dict[str, float]:
         """The bars that the last contestant does not reach, with its ratio."""
-        bars = {n: b for n, b in (self.bars or {}).items() if n in self._names}
+        bars = {n: b for n, b in (self.bars or {}).items() if n in self.names}
         return {n: self.ratio(n) for n, bar in bars.items() if self.ratio(n) < bar}
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
+        """The contestants, in the order they were given."""
         return tuple(c.name for c in self.contestants)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -118,7 +119,7 @@ class Comparison:
                 "credible": c.name not in self.not_credible,
                 "prepare_s": c.prepare,
             }
-            row |= {f"vs {n}": self.ratio(n, c.name) for n in self._names}
+            row |= {f"vs {n}": self.ratio(n, c.name) for n in self.names}
             out.append(row)
         return out
 
@@ -132,7 +133,7 @@ class Comparison:
         """A line per contestant."""
         floor = f"  (floor {self.floor * 1e3:.3f} ms)" if self.floor else ""
         lines = [f"{self.workload}{floor}"]
-        first = self._names[0]
+        first = self.names[0]
         for row in self.rows():
             error = "" if row["error"] is None else f"  error {row['error']:.1e}"
             flags = "" if row["right"] else "  WRONG"
@@ -142,7 +143,7 @@ class Comparison:
                 f"{row[f'vs {first}']:>6.2f}x {first}{error}{flags}"
             )
         for name, bar in (self.bars or {}).items():
-            if name in self._names:
+            if name in self.names:
                 ratio = self.ratio(name)
                 word = "reached" if ratio >= bar else "MISSED"
                 lines.append(f"  bar: {bar}x {name}: {ratio:.2f}x, {word}")
