@@ -104,8 +104,8 @@ def load_rules(
         themes: The built-in files to use, by name without `.egg`; None for all.
 
     Raises:
-        RuleError: unknown file or theme; a rule without name, law or class; a name used twice; a form
-            that does not parse. (Whether a rule is well-typed is found when it is loaded.)
+        RuleError: unknown file or theme; a rule without name, law or class; a name used twice;
+            a form that does not parse. (Whether a rule is well-typed is found when it is loaded.)
     """
     files = {p.stem: p for p in _builtin(target)}
     if missing := [t for t in themes or () if t not in files]:

@@ -1,8 +1,8 @@
 """How the tensors between kernels lie in memory: the order of their dims.
 
 Rules say which tensors may lie in another order than row-major (`rules/layout.egg`). Program
-inputs and outputs lie as PyTorch gives and wants them, and the tensors between regions lie alike
-in all instances.
+inputs and outputs lie as PyTorch gives and wants them, and the tensors between regions lie
+alike in all instances.
 """
 
 from __future__ import annotations

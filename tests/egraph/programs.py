@@ -427,7 +427,7 @@ class Candidate:
                 found = evaluate(values, part.extents, buffers)
                 value, *at = (align(x, order, sorted(names)) for x, order in found)
                 memory[c] = scattered(args[0], value, at, index, names, part.extents, mode)
-            elif node.op == "kernel":
+            elif node.op in ("kernel", "planes"):
                 ((out, order),) = evaluate(values, part.extents, buffers)
                 axes = sorted(frozenset().union(*(i.axes for i in node.attrs[0])))
                 sizes = dict(zip(order, out.shape))
