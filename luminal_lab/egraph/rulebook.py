@@ -105,7 +105,7 @@ def load_rules(
 
     Raises:
         RuleError: unknown file or theme; a rule without name, law or class; a name used twice;
-            a form that does not parse. (Whether a rule is well-typed is found when it is loaded.)
+            a form that does not parse. (Loading finds whether a rule is well-typed.)
     """
     files = {p.stem: p for p in _builtin(target)}
     if missing := [t for t in themes or () if t not in files]:
