@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 # it is first imported, so both are imported first and the functions are bound over them.
 import luminal_lab.capture
 import luminal_lab.search  # noqa: F401
-from luminal_lab.api import build, capture, compile, load, profile, sample, saturate, search
+from luminal_lab.api import (
+    build,
+    capture,
+    check_rule,
+    compile,
+    load,
+    profile,
+    sample,
+    saturate,
+    search,
+)
 from luminal_lab.errors import LuminalError
 
 if TYPE_CHECKING:
@@ -62,6 +72,7 @@ __all__ = [
     "__version__",
     "build",
     "capture",
+    "check_rule",
     "compile",
     "load",
     "profile",
@@ -69,6 +80,11 @@ __all__ = [
     "saturate",
     "search",
 ]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext luminal_lab`: the magics `%%rules` and `%rules`."""
+    import_module("luminal_lab.magics").load_ipython_extension(ipython)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from luminal_lab.errors import LuminalError
 
 if TYPE_CHECKING:
     from luminal_lab.egraph import EGraph, Limits
+    from luminal_lab.egraph.ruleset import RuleSet
+    from luminal_lab.egraph.soundness import RuleCheck
+    from luminal_lab.egraph.stepping import Stepping
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result, Strategy
     from luminal_lab.search.target import Target
 
+Rules: TypeAlias = "str | Path | RuleSet | Sequence[str | Path | RuleSet] | None"
 TARGETS = ("cpu", "cuda", "mps")
 
 
@@ -72,31 +76,76 @@ def capture(
     return run(module_or_fn, tuple(args), kwargs, dynamic_shapes)
 
 
+@overload
 def saturate(
     hlir: Hlir,
     target: str = "cpu",
-    rules: str | Path | Sequence[str | Path] | None = None,
+    rules: Rules = None,
     limits: Limits | None = None,
     progress: bool | Callable[..., None] = False,
     *,
+    step: Literal[False] = False,
+    check: bool = True,
     regions: bool = True,
-) -> EGraph:
+) -> EGraph: ...
+
+
+@overload
+def saturate(
+    hlir: Hlir,
+    target: str = "cpu",
+    rules: Rules = None,
+    limits: Limits | None = None,
+    progress: bool | Callable[..., None] = False,
+    *,
+    step: Literal[True],
+    check: bool = True,
+    regions: bool = True,
+) -> Stepping: ...
+
+
+def saturate(
+    hlir: Hlir,
+    target: str = "cpu",
+    rules: Rules = None,
+    limits: Limits | None = None,
+    progress: bool | Callable[..., None] = False,
+    *,
+    step: bool = False,
+    check: bool = True,
+    regions: bool = True,
+) -> EGraph | Stepping:
     """Grow the e-graph of a program with the rules, in a child process.
 
     Arguments:
         hlir: A captured program.
         target: Whose rules (`rules/targets/<target>.egg`) to add.
-        rules: More rules: `.egg` text, or paths of `.egg` files.
+        rules: More rules: `.egg` text, paths of `.egg` files, a `RuleSet`, the name under which
+            `%%rules` registered one, or the name of a theme in `rules/optional/`.
         limits: Bounds on iterations, rows, seconds and bytes.
         progress: True for a progress bar, or a function called with the region's number and
             the record of each iteration.
         regions: Whether repeated blocks are found, saturated once and shared; False takes the
             program as one region.
+        step: True for an iterator that runs one iteration at a time and gives what each added;
+            its `.egraph` is the e-graph so far, in the end the same as without `step`.
+        check: Whether rules that are given as text or files are first tested, as
+            `ll.check_rule` does; a rule that is false is refused.
 
     Raises:
-        RuleError: for a rule that does not parse or type-check, with `file:line:column`.
+        RuleError: for a rule that does not parse or type-check, with `file:line:column`; for
+            one that is false, with the smallest failing instance.
         SaturationError: when the child died.
     """
+    if check and rules is not None:
+        from luminal_lab.egraph.ruleset import refuse_false_rules
+
+        refuse_false_rules(rules, target)
+    if step:
+        from luminal_lab.egraph.stepping import Stepping
+
+        listen = progress if callable(progress) else None
+        return Stepping(hlir, target, rules, limits, listen, regions=regions)
     from luminal_lab.egraph.saturate import saturate as run
 
     options: dict[str, Any] = {"target": target, "rules": rules, "limits": limits}
@@ -109,11 +158,35 @@ def saturate(
 
     with tqdm(desc="saturate", unit=" iterations", leave=False) as bar:
 
-        def step(part: int, record: Any) -> None:
+        def tell(part: int, record: Any) -> None:
             bar.update()
             bar.set_postfix_str(f"region {part}: {record.rows} rows", refresh=False)
 
-        return run(hlir, progress=step, **options)
+        return run(hlir, progress=tell, **options)
+
+
+def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
+    """Test a rule on random instances of its left side, both sides computed in float64.
+
+    Arguments:
+        rule: Its text with its `;; law:` and `;; class:` (and relations that it declares), or
+            the name of a built-in rule.
+        tried: How many instances.
+        seed: The same seed gives the same instances.
+
+    Returns:
+        The verdict; with the smallest failing instance when the rule is false.
+
+    Raises:
+        RuleError: it does not parse, is ill-typed, states no law, or cannot be instantiated.
+
+    >>> import luminal_lab as ll
+    >>> ll.check_rule("mul-one").ok
+    True
+    """
+    from luminal_lab.egraph.soundness import check_rule as run
+
+    return run(rule, tried, seed)
 
 
 def sample(egraph: EGraph, n: int = 32, seed: int = 0) -> list[Candidate]:
@@ -200,7 +273,7 @@ def compile(
     target: str = "cpu",
     budget: Budget | None = None,
     seed: int = 0,
-    rules: str | Path | Sequence[str | Path] | None = None,
+    rules: Rules = None,
     freeze: bool = True,
     progress: bool = False,
 ) -> Executable:
@@ -233,7 +306,7 @@ def compile_hlir(
     target: str = "cpu",
     budget: Budget | Mapping[str, Any] | None = None,
     seed: int = 0,
-    rules: str | Path | Sequence[str | Path] | None = None,
+    rules: Rules = None,
     freeze: bool = True,
     progress: bool = False,
 ) -> Executable:

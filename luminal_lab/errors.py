@@ -33,6 +33,10 @@ class HlirError(LuminalError):
 class RuleError(LuminalError):
     """A rule file is missing, does not parse, is ill-typed, or states something false."""
 
+    def _render_traceback_(self) -> list[str]:
+        # In a notebook the place in the rule's text says it all; Python's stack says nothing.
+        return [f"RuleError: {self}"]
+
 
 class SaturationError(LuminalError):
     """The saturation child died, ran out of memory, or produced no e-graph."""

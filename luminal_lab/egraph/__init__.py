@@ -17,7 +17,9 @@ _HOME = {
     "Part": "egraph",
     "Report": "egraph",
     "RuleInfo": "rulebook",
+    "RuleSet": "ruleset",
     "check_rule": "soundness",
+    "check_rules": "ruleset",
     "load_rules": "rulebook",
     "rule_catalogue": "rulebook",
 }
@@ -31,7 +33,9 @@ __all__ = [
     "Part",
     "Report",
     "RuleInfo",
+    "RuleSet",
     "check_rule",
+    "check_rules",
     "load_rules",
     "rule_catalogue",
 ]
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
     from luminal_lab.egraph.process import Limits
     from luminal_lab.egraph.rulebook import RuleInfo, load_rules, rule_catalogue
+    from luminal_lab.egraph.ruleset import RuleSet, check_rules
     from luminal_lab.egraph.soundness import check_rule
 
 

@@ -11,14 +11,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from luminal_lab.egraph import worker
 from luminal_lab.egraph.language import TRACED
-from luminal_lab.egraph.rulebook import Rulebook, Tolerance
+from luminal_lab.egraph.rulebook import Rulebook, Tolerance, pointed
 from luminal_lab.egraph.worker import read_message, write_message
 from luminal_lab.errors import RuleError, SaturationError
 
@@ -108,6 +108,7 @@ class Child:
             env=env,
             start_new_session=True,  # Ctrl-C in a terminal reaches the parent only
         )
+        self._sources: tuple[tuple[str, str], ...] = ()
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
@@ -160,21 +161,8 @@ class Child:
             SaturationError: the child died before a region had any state.
             KeyboardInterrupt: see above; also at a second Ctrl-C.
         """
-        self._send(
-            {
-                "forms": [[f.text, f.original, f.file] for f in rulebook.forms],
-                "rulesets": rulebook.rulesets,
-                "traced": TRACED,
-                "limits": {
-                    "iterations": limits.iterations,
-                    "rows": limits.rows,
-                    "seconds": limits.seconds,
-                    "memory": limits.memory,
-                },
-                "parts": parts,
-                "everything": everything,
-            }
-        )
+        self._sources = rulebook.sources
+        self._send(_job(rulebook, parts, limits) | {"everything": everything})
         results = [PartResult() for _ in parts]
         done = 0
         deadline: float | None = None
@@ -204,6 +192,40 @@ class Child:
             raise KeyboardInterrupt
         return results
 
+    def steps(
+        self, rulebook: Rulebook, parts: Sequence[Sequence[str]], limits: Limits
+    ) -> Iterator[tuple[int, PartResult]]:
+        """Saturate some regions, one iteration at a time.
+
+        Yields:
+            The number of a region and what is known about it: first of every region as it was
+            encoded, then after each iteration, region by region. The child waits in between.
+
+        Raises:
+            RuleError: the child rejected a rule.
+            SaturationError: the child died.
+        """
+        self._sources = rulebook.sources
+        self._send(_job(rulebook, parts, limits) | {"step": True})
+        results = [PartResult() for _ in parts]
+        done = 0
+        while done < len(parts):
+            try:
+                message = self._messages.get(timeout=limits.seconds + 30.0)
+            except queue.Empty:
+                message = None
+                self._process.kill()
+            if message is None:
+                words = self._last_words()
+                results[done].stopped = f"the child died: {words}"
+                yield done, results[done]
+                return
+            done += self._handle(message, results, None)
+            if "state" in message:
+                yield message["part"], results[message["part"]]
+                if not message["final"] and message["stopped"] != "encoded":
+                    self._send({"go": True})
+
     def _handle(
         self, message: Mapping[str, Any], results: list[PartResult], progress: Progress | None
     ) -> int:
@@ -219,7 +241,7 @@ class Child:
             result.state, result.stopped = message["state"], message["stopped"]
             return int(message["final"])
         elif "rejected" in message:
-            raise _rule_error(message["rejected"])
+            raise pointed(_rule_error(message["rejected"]), self._sources)
         elif "failed" in message:
             raise PartFailed(message["part"], message["failed"], _progress_text(results))
         return 0
@@ -243,6 +265,21 @@ class Child:
         said = self._stderr.read().decode(errors="replace").strip().splitlines()
         tail = " / ".join(said[-3:]) if said else "it said nothing"
         return f"exit code {code}; {tail}"
+
+
+def _job(rulebook: Rulebook, parts: Sequence[Sequence[str]], limits: Limits) -> dict[str, Any]:
+    return {
+        "forms": [[f.text, f.original, f.file] for f in rulebook.forms],
+        "rulesets": rulebook.rulesets,
+        "traced": TRACED,
+        "limits": {
+            "iterations": limits.iterations,
+            "rows": limits.rows,
+            "seconds": limits.seconds,
+            "memory": limits.memory,
+        },
+        "parts": parts,
+    }
 
 
 def _egglog() -> str:

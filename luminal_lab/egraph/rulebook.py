@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from luminal_lab.egraph.language import FRESH, SIGNATURES, constructors, families, provenance
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, call, forms
@@ -90,7 +91,7 @@ class Rulebook:
 
 
 def load_rules(
-    extra: str | Path | Iterable[str | Path] | None = None,
+    extra: Any = None,
     tolerance: Tolerance = "approximate",
     target: str = "cpu",
     themes: Sequence[str] | None = None,
@@ -98,7 +99,8 @@ def load_rules(
     """The built-in rules, the target's, and a user's own.
 
     Arguments:
-        extra: Rule text, paths of `.egg` files, or names of opt-in themes in `rules/optional/`.
+        extra: Rule text, paths of `.egg` files, names of opt-in themes in `rules/optional/` or
+            of rules that `%%rules` registered, `RuleSet`s; one, or several.
         tolerance: The loosest class that is admitted.
         target: `rules/targets/<target>.egg` is added when it exists.
         themes: The built-in files to use, by name without `.egg`; None for all.
@@ -118,9 +120,19 @@ def load_rules(
         if themes is None or name in themes
     ]
     if extra is not None:
-        several = [extra] if isinstance(extra, (str, Path)) else list(extra)
-        sources += [_source(item, k) for k, item in enumerate(several)]
-    return rulebook(sources, tolerance)
+        one = isinstance(extra, (str, Path)) or hasattr(extra, "source")
+        several = [extra] if one else list(extra)
+        given = [source_of(item, k) for k, item in enumerate(several)]
+        for name, text in given:
+            try:
+                refuse_commands(forms(text, name), name)
+            except RuleError as error:
+                raise pointed(error, given) from None
+        sources += given
+    try:
+        return rulebook(sources, tolerance)
+    except RuleError as error:
+        raise pointed(error, sources) from None
 
 
 def rulebook(
@@ -174,8 +186,53 @@ def _builtin(target: str) -> Iterator[Path]:
         yield path
 
 
-def _source(item: str | Path, k: int) -> tuple[str, str]:
+COMMANDS = frozenset(
+    {"run", "run-schedule", "simplify", "extract", "query-extract", "push", "pop", "include",
+     "input", "output", "print-function", "print-size", "print-stats",
+     "print-overall-statistics", "check", "fail", "prove", "prove-exists", "set-option",
+     "let-scheduler", "panic", "delete", "subsume", "add-ruleset", "unstable-combined-ruleset"}
+)  # fmt: skip
+
+
+def refuse_commands(found: Iterable[Form], file: str) -> None:
+    """Rules and declarations may be given; what egglog should do at once may not.
+
+    Raises:
+        RuleError: at the first command.
+    """
+    for form in found:
+        if form.expr.head in COMMANDS:
+            raise RuleError(
+                f"({form.expr.head} …) is a command, not a rule or a declaration",
+                where=f"{file}:{form.expr.line}:{form.expr.column}",
+                fix="leave it out: saturation decides when rules run",
+            )
+
+
+def pointed(error: RuleError, sources: Sequence[tuple[str, str]]) -> RuleError:
+    """The error with the line that it is about, and a caret below the column."""
+    where = (error.where or "").rsplit(":", 2)
+    texts = dict(sources)
+    if len(where) != 3 or where[0] not in texts or not (where[1] + where[2]).isdigit():
+        return error
+    lines = texts[where[0]].splitlines()
+    line, column = int(where[1]), int(where[2])
+    if "\n" in error.what or not 1 <= line <= len(lines):
+        return error
+    margin = f"{line:>5} | "
+    shown = f"{margin}{lines[line - 1]}\n{' ' * (len(margin) + column - 1)}^"
+    return RuleError(f"{error.what}\n{shown}", where=error.where, fix=error.fix)
+
+
+def source_of(item: Any, k: int) -> tuple[str, str]:
     """A user's rules as `(file name, text)`."""
+    if hasattr(item, "source"):
+        return item.source
+    if isinstance(item, str) and "(" not in item:
+        # By name: it imports this module.
+        known = import_module("luminal_lab.egraph.ruleset").registered(item)
+        if known is not None:
+            return known.source
     text = str(item)
     if isinstance(item, str) and "(" in text:
         return (f"rules[{k}]", text)
@@ -187,7 +244,8 @@ def _source(item: str | Path, k: int) -> tuple[str, str]:
         raise RuleError(
             f"there is no rule file {text!r}",
             where=str(path),
-            fix=f"give rule text, the path of an .egg file, or one of {', '.join(known)}",
+            fix=f"give rule text, the path of an .egg file, the name of rules that %%rules"
+            f" registered, or one of {', '.join(known)}",
         )
     return (str(path), path.read_text(encoding="utf-8"))
 

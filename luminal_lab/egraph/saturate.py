@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from luminal_lab.egraph.egraph import EGraph, Iteration, Part, Report
@@ -22,7 +21,7 @@ OnIteration = Callable[[int, Iteration], None]
 def saturate(
     hlir: Hlir,
     target: str = "cpu",
-    rules: str | Path | Iterable[str | Path] | None = None,
+    rules: Any = None,
     limits: Limits | None = None,
     progress: OnIteration | None = None,
     *,
@@ -33,7 +32,7 @@ def saturate(
     Arguments:
         hlir: The program; its dims are ints.
         target: Adds `rules/targets/<target>.egg` where it exists.
-        rules: Further rules: `.egg` text, paths, or names of themes in `rules/optional/`.
+        rules: Further rules, as for `load_rules`.
         limits: Bounds; reaching one stops a region early, which its report says.
         progress: Called with `(region, Iteration)` after every iteration.
         regions: Whether repeated blocks are found, saturated once and shared; False takes the

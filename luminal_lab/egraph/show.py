@@ -23,7 +23,7 @@ def summary(egraph: EGraph) -> str:
         report = part.report
         lines.append(
             f"  region {part.region}: {len(part.hlir.nodes)} HLIR nodes → {part.size} e-nodes,"
-            f" {len(part.classes)} e-classes; {report.stopped} after"
+            f" {len(part.classes)} e-classes; {report.stopped or 'not at an end'} after"
             f" {len(report.iterations) - 1} iterations, {report.seconds * 1e3:.0f} ms"
         )
         counts = report.counts

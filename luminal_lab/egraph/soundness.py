@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,23 @@ from luminal_lab.egraph.language import SIGNATURES
 from luminal_lab.egraph.process import Child, Limits, PartFailed
 from luminal_lab.egraph.program import commands
 from luminal_lab.egraph.readout import read_classes
-from luminal_lab.egraph.rulebook import Rulebook, RuleInfo, rule_info, rulebook
+from luminal_lab.egraph.rulebook import (
+    Rulebook,
+    RuleInfo,
+    pointed,
+    refuse_commands,
+    rule_info,
+    rulebook,
+)
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, forms
-from luminal_lab.errors import LuminalError, RuleError
+from luminal_lab.errors import LuminalError, RuleError, SaturationError
 from luminal_lab.resources import rules_dir
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _TOLERANCE = {"exact": 1e-12, "reassociates": 1e-9, "approximate": 2.0**-5}
-_LIMITS = Limits(iterations=3, rows=3000, seconds=10.0)
+_LIMITS = Limits(iterations=3, rows=3000, seconds=10.0, memory=1 << 30)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Failure:
 
     def __str__(self) -> str:
         if self.error is None:
+            if self.said.startswith("it "):
+                return self.said
             return f"it makes an ill-formed term: {self.said}"
         return (
             f"{self.left}\n  is not\n{self.right}\n  ({self.inputs} inputs: {self.error:.3g})"
@@ -62,27 +72,43 @@ class RuleCheck:
         tried: Instances tried.
         fired: How often the rule matched.
         failure: The smallest instance on which it is false, None when there is none.
+        problem: Why it could not be tested, `""` when it could.
     """
 
     rule: RuleInfo
     tried: int
     fired: int
     failure: Failure | None
+    problem: str = ""
 
     @property
     def ok(self) -> bool:
         """Whether it fired and was never false."""
-        return self.failure is None and self.fired > 0
+        return self.failure is None and self.fired > 0 and not self.problem
+
+    @property
+    def verdict(self) -> str:
+        """`"true"`, `"FALSE"` or `"not tested"`."""
+        return "true" if self.ok else "FALSE" if self.failure is not None else "not tested"
+
+    @property
+    def said(self) -> str:
+        """The verdict in words."""
+        if self.failure is not None:
+            return f"FALSE: {self.failure}"
+        if self.problem:
+            return f"not tested: {self.problem}"
+        if not self.fired:
+            return f"never matched in {self.tried} instances: nothing was tested"
+        return f"true: {self.fired} matches in {self.tried} instances"
 
     def __repr__(self) -> str:
         head = f"rule {self.rule.name!r} ({self.rule.tolerance}): {self.rule.law}"
-        if self.failure is not None:
-            verdict = f"FALSE: {self.failure}"
-        elif not self.fired:
-            verdict = f"never matched in {self.tried} instances: nothing was tested"
-        else:
-            verdict = f"true: {self.fired} matches in {self.tried} instances"
-        return f"{head}\n{verdict}"
+        return f"{head}\n{self.said}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        view = import_module("luminal_lab.views.rules")
+        return {"text/plain": repr(self), "text/html": str(view.check_html(self))}
 
 
 def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
@@ -107,18 +133,28 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
         ... (rewrite (Add x x) x :name "wrong")''').ok
         False
     """
-    builtin = _builtin_sources()
+    builtin = builtin_sources()
     if "(" not in rule:
         for file, text in builtin:
-            for form in _rules(forms(text, file)):
+            for form in rules_in(forms(text, file)):
                 if rule_info(form, file).name == rule:
                     return check_form(form, file, builtin, tried, seed)
         raise RuleError(f"there is no rule called {rule!r}")
     given = [("rule", rule)]
-    mine = list(_rules(forms(rule, "rule")))
-    if len(mine) != 1:
-        raise RuleError(f"expected the text of one rule, found {len(mine)}")
-    return check_form(mine[0], "rule", builtin + given, tried, seed)
+    try:
+        refuse_commands(forms(rule, "rule"), "rule")
+        mine = list(rules_in(forms(rule, "rule")))
+        if len(mine) != 1:
+            raise RuleError(
+                f"expected the text of one rule, found {len(mine)}",
+                fix="luminal_lab.egraph.check_rules tests several",
+            )
+        found = check_form(mine[0], "rule", builtin + given, tried, seed)
+    except RuleError as error:
+        raise pointed(error, given) from None
+    if found.problem and not found.fired:
+        raise RuleError(found.problem, where=f"rule:{found.rule.line}:1")
+    return found
 
 
 def check_form(
@@ -126,6 +162,20 @@ def check_form(
 ) -> RuleCheck:
     """`check_rule`, of a form of one of `sources`."""
     info = rule_info(form, file)
+    try:
+        return _check(form, info, sources, tried, seed)
+    except SaturationError as died:
+        said = " ".join(died.what.split())
+        return RuleCheck(info, tried, 1, Failure("", "", None, "", f"it does not end: {said}"))
+    except RuleError as error:
+        if error.where:  # egglog rejects it: there is a place to show
+            raise
+        return RuleCheck(info, 0, 0, None, error.what)
+
+
+def _check(
+    form: Form, info: RuleInfo, sources: Sequence[tuple[str, str]], tried: int, seed: int
+) -> RuleCheck:
     every = [f for name, text in sources for f in forms(text, name)]
     book = _book(info, form, sources, every)
     # All instances in one e-graph: fast. Only when that shows something wrong, one by one.
@@ -192,12 +242,12 @@ def _without(expr: List, fact: List) -> List:
 # ---------------------------------------------------------------------- running
 
 
-def _builtin_sources() -> list[tuple[str, str]]:
+def builtin_sources() -> list[tuple[str, str]]:
     paths = sorted(p for p in rules_dir().rglob("*.egg") if p.name != "language.egg")
     return [(p.name, p.read_text(encoding="utf-8")) for p in paths]
 
 
-def _rules(found: Sequence[Form]) -> Iterator[Form]:
+def rules_in(found: Sequence[Form]) -> Iterator[Form]:
     return (f for f in found if f.expr.head in ("rewrite", "birewrite", "rule"))
 
 
@@ -218,7 +268,7 @@ def _book(
     texts = [("declarations", declared)]
     comments = "\n".join(f";; {c}" for c in form.comments)
     texts.append((info.file, f"{comments}\n{form.text}"))
-    for f in _rules(every):
+    for f in rules_in(every):
         name = rule_info(f, "").name
         if name in wanted and name != info.name:
             texts.append((name, "\n".join([*(f";; {c}" for c in f.comments), f.text])))
@@ -283,13 +333,34 @@ def _failure(found: Disagreement, classes: Sequence[EClass], kind: str) -> Failu
 
 
 def term_text(node: ENode, classes: Sequence[EClass], depth: int = 6) -> str:
-    """An e-node written out, with the first e-node of each class below it."""
+    """An e-node written out, with the smallest term of each class below it."""
+    return _spelled(node, smallest(classes), depth)
+
+
+def smallest(classes: Sequence[EClass]) -> dict[int, ENode]:
+    """The e-node of each class whose term is the smallest."""
+    size: dict[int, int] = {}
+    chosen: dict[int, ENode] = {}
+    changed = True
+    while changed:
+        changed = False
+        for c in classes:
+            for n in c.nodes:
+                if all(x in size for x in n.children):
+                    total = 1 + sum(size[x] for x in n.children)
+                    if total < size.get(c.id, total + 1):
+                        size[c.id], chosen[c.id] = total, n
+                        changed = True
+    return chosen
+
+
+def _spelled(node: ENode, chosen: Mapping[int, ENode], depth: int) -> str:
     attrs = [
         f"[{', '.join(map(str, a))}]" if isinstance(a, tuple) else str(a) for a in node.attrs
     ]
     if depth == 0:
         return f"({node.op} …)"
-    below = [term_text(classes[c].nodes[0], classes, depth - 1) for c in node.children]
+    below = [_spelled(chosen[c], chosen, depth - 1) for c in node.children]
     return f"({' '.join([node.op, *attrs, *below])})"
 
 
@@ -325,7 +396,7 @@ def builtin_rules() -> list[tuple[Path, Form]]:
     return [
         (p, form)
         for p in paths
-        for form in _rules(forms(p.read_text(encoding="utf-8"), p.name))
+        for form in rules_in(forms(p.read_text(encoding="utf-8"), p.name))
     ]
 
 

@@ -7,7 +7,8 @@ loads egglog's extension module without the package around it (which would take 
 
 In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
      provenance), `limits`, `parts` (lists of commands), `everything` (send all tables).
-     Then `{"stop": true}` at any time.
+     Then `{"stop": true}` at any time. With `step`, the child sends the state of every region
+     as it was encoded, then the state after each iteration, and goes on at a `{"go": true}`.
 Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end,
      and now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
 """
@@ -90,11 +91,17 @@ class Session:
     """One e-graph, with the rules loaded."""
 
     def __init__(
-        self, job: Mapping[str, Any], out: BinaryIO, stop: threading.Event, bindings: Any
+        self,
+        job: Mapping[str, Any],
+        out: BinaryIO,
+        stop: threading.Event,
+        bindings: Any,
+        go: threading.Semaphore | None = None,
     ):
         self.bindings = bindings
         self.egraph = bindings.EGraph()
         self.job, self.out, self.stop = job, out, stop
+        self.go = go if job.get("step", False) else None
         self.limits: Mapping[str, Any] = job["limits"]
         self.traced: Sequence[str] = job["traced"]
         self.part = 0
@@ -138,22 +145,39 @@ class Session:
 
     def saturate(self, part: int, commands: Sequence[str]) -> str:
         """Load one region and run the rules on it; why it stopped."""
-        self.part = part
-        for at in range(0, len(commands), _CHUNK):
-            self.run("\n".join(commands[at : at + _CHUNK]))
-        self.run("(run-schedule (saturate analysis) (run encoded))")
+        self.load(part, commands)
         self.spent("load")
         self.began = self.snapshot_at = time.monotonic()
         self.snapshot_rows, self.snapshot_cost = 0, 0.0
         self.send_iteration(0, {}, {}, 0.0)
         try:
             for iteration in range(1, self.limits["iterations"] + 1):
+                self.wait_for_go()
                 if not self.step(iteration):
                     # A scheduler that holds matches back says that it could go on.
                     return "saturated but for capped rules" if self.held_back else "saturated"
             return "iteration limit"
         except Stopped as stopped:
+            self.run("(run-schedule (run stamp))")  # what the broken-off iteration made
             return str(stopped)
+
+    def load(self, part: int, commands: Sequence[str]) -> None:
+        """Load one region."""
+        self.part = part
+        for at in range(0, len(commands), _CHUNK):
+            self.run("\n".join(commands[at : at + _CHUNK]))
+        self.run("(run-schedule (saturate analysis) (run encoded))")
+
+    def wait_for_go(self) -> None:
+        """When stepping: show the state, and wait; the time that the user takes is not ours."""
+        if self.go is None:
+            return
+        begin = time.monotonic()
+        self.send_state("", final=False)
+        self.go.acquire()
+        waited = time.monotonic() - begin
+        self.began += waited
+        self.snapshot_at += waited
 
     def step(self, iteration: int) -> bool:
         """One iteration: every ruleset once; whether anything changed."""
@@ -203,8 +227,11 @@ class Session:
         rows = self.rows()
         if rows > self.limits["rows"]:
             raise Stopped("row limit")
+        if self.go is not None:
+            return  # the parent has the state of the last step
         grown = rows > max(_SNAPSHOT_ROWS, self.snapshot_rows * _SNAPSHOT_GROWTH)
         if grown or now - self.snapshot_at > max(_SNAPSHOT_SECONDS, 10 * self.snapshot_cost):
+            self.run("(run-schedule (run stamp))")
             self.send_state("the child died", final=False)
             self.snapshot_at, self.snapshot_rows = time.monotonic(), rows
             self.snapshot_cost = self.snapshot_at - now
@@ -322,15 +349,20 @@ def main(egglog: str) -> int:
     if job is None:
         return 1
     _limit_memory(job["limits"]["memory"])
-    stop = threading.Event()
-    threading.Thread(target=_listen, args=(inp, stop), daemon=True).start()
-    session = Session(job, out, stop, bindings)
+    stop, go = threading.Event(), threading.Semaphore(0)
+    threading.Thread(target=_listen, args=(inp, stop, go), daemon=True).start()
+    session = Session(job, out, stop, bindings, go)
     several = len(job["parts"]) > 1
     session.spent("start")
     try:
         session.load_rules()
         session.spent("rules")
         write_message(out, {"ready": True})
+        for k, commands in enumerate(job["parts"] if session.go is not None else ()):
+            session.run("(push)")
+            session.load(k, commands)
+            session.send_state("encoded", final=False)
+            session.run("(pop)")
         for k, commands in enumerate(job["parts"]):
             if several:
                 session.run("(push)")
@@ -345,10 +377,12 @@ def main(egglog: str) -> int:
     return 0
 
 
-def _listen(stream: BinaryIO, stop: threading.Event) -> None:
-    if read_message(stream) is None:
-        os._exit(1)  # the parent is gone
-    stop.set()
+def _listen(stream: BinaryIO, stop: threading.Event, go: threading.Semaphore) -> None:
+    while (message := read_message(stream)) is not None:
+        if "stop" in message:
+            stop.set()
+        go.release()
+    os._exit(1)  # the parent is gone
 
 
 def _limit_memory(limit: int | None) -> None:

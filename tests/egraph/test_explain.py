@@ -21,11 +21,12 @@ from luminal_lab.egraph.replay import Replay, programme
 from luminal_lab.egraph.rulebook import load_rules, rule_info, rulebook
 from luminal_lab.egraph.saturate import saturate
 from luminal_lab.egraph.sexpr import forms
-from luminal_lab.egraph.soundness import _book, _rules
+from luminal_lab.egraph.soundness import _book, rules_in
 from luminal_lab.egraph.terms import Term, index_map, rebuilt, subterms
 from luminal_lab.egraph.witness import Witness, witness
 from luminal_lab.errors import LuminalError
 from tests.egraph.programs import PROGRAMS, program
+from tests.egraph.test_stepping import Layers
 
 slow = pytest.mark.slow
 SOME = ["attention", "rmsnorm-linear", "logsumexp"]
@@ -142,7 +143,7 @@ def confirmed(egraph: EGraph, link: Link) -> bool:
     found = witness(egraph, 0)
     given, made = (link.before, link.after) if link.forward else (link.after, link.before)
     every = [f for file, text in egraph.sources for f in forms(text, file)]
-    (form,) = [f for f in _rules(every) if rule_info(f, "").name == link.rule]
+    (form,) = [f for f in rules_in(every) if rule_info(f, "").name == link.rule]
     info = egraph.rule(link.rule)
     book = _book(info, form, list(egraph.sources), every)
     e = Egglog()
@@ -305,14 +306,17 @@ def test_users_rules_take_part() -> None:
 
 
 def test_regions_are_told_apart() -> None:
-    block = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
-                                  for _ in range(4)))  # fmt: skip
-    egraph = ll.saturate(ll.capture(block, (torch.randn(2, 8),)))
+    egraph = ll.saturate(ll.capture(Layers(), (torch.randn(2, 8),)))
+    assert len(egraph.parts) > 1
     last = len(egraph.hlir.nodes) - 1
     found = egraph.alternatives(last)
-    assert found.members
-    assert all(follows(egraph.explain(found.members[0], m)) for m in found.members
-               if m.place.eclass == found.members[0].place.eclass)  # fmt: skip
+    assert found.region == len(egraph.parts) - 1
+    for m in found.members:
+        if m.place.eclass == found.members[0].place.eclass:
+            assert follows(egraph.explain(found.members[0], m))
+    inner = egraph.program.instances[1].nodes[-1]
+    with pytest.raises(LuminalError, match="regions are saturated one by one"):
+        egraph.explain(inner, last)
 
 
 def test_a_chain_between_two_terms_needs_no_more_rules_than_there_are() -> None:
