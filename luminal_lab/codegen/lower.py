@@ -341,10 +341,12 @@ class Lowering:
 
     def _skippable(self, part: Sequence[Stmt], axis: str) -> list[Value]:
         """What must be -inf in a block for it to be skipped; nothing when none may be."""
+        scores = dict.fromkeys(s.values[0] for s in part if s.kind == "online")
         for s in part:
-            if s.kind == "store" or (axis in s.over and s.kind != "online"):
+            top = s.kind == "reduce" and s.op == "max" and s.value in scores
+            if s.kind == "store" or (axis in s.over and s.kind != "online" and not top):
                 return []
-        return list(dict.fromkeys(s.values[0] for s in part if s.kind == "online"))
+        return list(scores)
 
     def _private(self, part: Sequence[Stmt], axis: str) -> bool:
         """Whether nothing outside of the loop reads what its blocks compute point by point."""

@@ -13,7 +13,7 @@ alone, and an update. An `online` reduction (sum over t of exp2(c*(s - max s)) *
         m   = mn                                 (last: al reads the old one)
     acc is NaN where m is still -inf, as the reference gives
 
-Statements with the same (t, s, c) share m and p.
+Statements with the same (t, s, c) share m and p, and a plain maximum of s over t is m.
 """
 
 from __future__ import annotations
@@ -42,9 +42,19 @@ def carry(
     inits: list[Node] = []
     after: list[Stmt] = []
     states: dict[tuple[Value, Value], _State] = {}
+    scores = {s.values[0]: s for s in part if s.kind == "online" and s.over == (axis,)}
     for s in part:
         if axis not in s.over:
             inner.append(s)
+        elif s.kind == "reduce" and s.op == "max" and s.over == (axis,) and s.value in scores:
+            # The maximum is a part of the state: nothing is reduced for it alone.
+            other = scores[s.value]
+            key = (other.values[0], other.values[1])
+            if key not in states:
+                states[key] = _State(other, low)
+                inits.append(Init(states[key].m, -math.inf))
+                inner += states[key].begin()
+            after.append(_set(s.name, states[key].maximum(), s.axes))
         elif s.kind == "online":
             key = (s.values[0], s.values[1])
             if key not in states:
@@ -147,6 +157,10 @@ class _State:
             self.staged_p = self.low.fresh("p")
             inner.append(_set(self.staged_p, self.p, self.p.free))
         return ref(self.staged_p, sorted(self.p.free), self.dtype)
+
+    def maximum(self) -> Value:
+        """The maximum itself, once the loop is over."""
+        return self._ref(self.m)
 
     def last(self) -> Stmt:
         """M takes its new value after everybody has read the old one."""

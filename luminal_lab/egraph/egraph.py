@@ -64,6 +64,7 @@ class EClass:
         dtype: Of the value, or of the stored elements.
         free: V: the axes that the value depends on.
         shape: T: the stored shape.
+        beside: T: other T-classes that a kernel which scatters may make in the same pass.
     """
 
     id: int
@@ -72,6 +73,7 @@ class EClass:
     dtype: DType
     free: frozenset[str] = frozenset()
     shape: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,8 @@ class Instance:
             a, b = self._infer(args[0]), self._infer(args[1])
             types.unite(a, b)
             types.unite(key, "=bool" if head == "LessThan" else a)
+            if head == "Mod":
+                types.restrict(key, _FLOATS | _INTS)
         elif head == "Select":
             types.unite(self._infer(args[0]), "=bool")
             a, b = self._infer(args[1]), self._infer(args[2])
@@ -278,6 +280,9 @@ class Instance:
             types.restrict(key, _FLOATS)
         elif head in ("Load", "Kernel"):
             types.unite(key, self._infer(args[0]))
+        elif head == "Scatter":
+            types.unite(key, self._infer(args[1]))
+            types.unite(key, self._infer(args[2]))
         return key
 
     def _dtype(self, key: str) -> str:
@@ -331,12 +336,15 @@ class Instance:
             return self._load(args[0], args[1])
         if head == "Kernel":
             return self._kernel(args[0], args[1])
+        if head == "Scatter":
+            return self._scatter(args)
         if head in ("Const", "Int", "NegZero"):
             dtype = self._dtype(_dtype_key(args[-1]))
             sort = "f64" if head == "Const" else "i64"
             attrs = tuple(self._ground(a, sort) for a in args[:-1])
             if head == "Int" and dtype not in ("i64", "i32"):
-                attrs = (abs(attrs[0]) % (2 if dtype == "bool" else 100),)
+                small = abs(attrs[0]) % (2 if dtype == "bool" else 100)
+                attrs = (small or int(self.divides),)
             return self._value(Term(head, (), (*attrs, dtype)), frozenset(), dtype)
         if head == "Iota":
             text = self._ground(args[0], "Ix")
@@ -429,6 +437,47 @@ class Instance:
             t = self.bound[name]
         dtype = self.tensors[t].dtype.name
         return self._value(Term("Load", (t,), (text,)), self._axes(text), dtype)
+
+    def _scatter(self, args: Sequence[Expr]) -> int:
+        """A tensor with rows stored at places that are data; its index of rows is below 5."""
+        mode, into, value, points, index, at = args
+        names = [str(e) for e in (points, index, at)]
+        if names[0] not in self.bound:
+            row, column = axes = self.rng.sample("ijk", 2)
+            self.bound[names[0]] = self._index(axes)
+            self.bound[names[1]] = self._index(["@0", column])
+            place = self._input([row], "i64")
+            text = self._index([row])
+            free = frozenset({row})
+            self.bound[names[2]] = self._value(Term("Load", (place,), (text,)), free, "i64")
+        text = self.bound[names[0]]
+        over = self._axes(text)
+        column = next(a for a in self.indices[self.bound[names[1]]][1].axes)
+        if isinstance(into, List):
+            t = self._build(into)
+        else:
+            key = f"T:{into.text}"
+            if key not in self.bound:
+                dtype = self._dtype(f"v:{self._find(into.text)}")
+                term = Term("Input", (), (f"x{len(self.tensors)}",))
+                self.tensors.append(Tensor(term, (5, _POOL[column]), DTYPES[dtype]))
+                self.bound[key] = len(self.tensors) - 1
+            t = self.bound[key]
+        dtype = self.tensors[t].dtype.name
+        if isinstance(value, Atom) and value.text not in self.bound:
+            made = self._random_value(dtype)
+            while not self.free[made] <= over:
+                made = self._random_value(dtype)
+            self.bound[value.text] = made
+        v = self._ground(value, "V")
+        if isinstance(mode, Atom) and _is_variable(mode):
+            known = self.bound.setdefault(mode.text, self.rng.choice(("set", "add")))
+        else:
+            known = _literal(mode)
+        children = (t, v, self.bound[names[2]])
+        term = Term("Scatter", children, (known, text, self.bound[names[1]]))
+        self.tensors.append(Tensor(term, self.tensors[t].shape, DTYPES[dtype]))
+        return len(self.tensors) - 1
 
     def _kernel(self, value: Expr, index: Expr) -> int:
         v = self._ground(value, "V")

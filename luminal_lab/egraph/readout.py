@@ -7,7 +7,7 @@ their first one, the others in the order of their structure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal_lab.egraph.egraph import ENCODED, EClass, ENode
@@ -203,6 +203,9 @@ def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> 
     shapes: dict[int, tuple[int, ...]] = {}
     for n, c in sorted(tid.items()):
         shapes.setdefault(c, encoding.tensors[n].shape)
+    beside: dict[int, set[int]] = {}
+    for s, t, *_ in tables.get("beside", ()):
+        beside.setdefault(s, set()).add(t)
     classes, sources = [], []
     for k, old in enumerate(order):
         nodes = _enodes(members[old], new, reader, shapes, old)
@@ -215,6 +218,7 @@ def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> 
                 DTYPES[dtypes[old]],
                 free.get(old, frozenset()),
                 shapes.get(old, ()),
+                tuple(sorted(new[t] for t in beside.get(old, ()) if t in new)),
             )
         )
     lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in classes)
@@ -300,7 +304,7 @@ def executable(classes: Sequence[EClass], dropped: dict[str, int]) -> tuple[ECla
     for c in classes:
         kept = tuple(n for n in alive[c.id] if done.issuperset(n.children))
         orphans += len(alive[c.id]) - len(kept)
-        out.append(EClass(c.id, c.sort, kept, c.dtype, c.free, c.shape))
+        out.append(replace(c, nodes=kept))
     if unbound:
         dropped["reads an axis that its class does not depend on"] = unbound
     if orphans:

@@ -80,6 +80,7 @@ def _part_data(part: Part) -> dict[str, Any]:
                 "dtype": c.dtype.name,
                 "free": sorted(c.free),
                 "shape": list(c.shape),
+                "beside": c.beside,
                 "nodes": [_node_data(n) for n in c.nodes],
             }
             for c in part.classes
@@ -142,6 +143,7 @@ def _part(data: Mapping[str, Any], hlir: Any) -> Part:
                 DTYPES[c["dtype"]],
                 frozenset(c["free"]),
                 tuple(c["shape"]),
+                tuple(c["beside"]),
             )
             for k, c in enumerate(data["classes"])
         ),

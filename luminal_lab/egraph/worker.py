@@ -312,7 +312,7 @@ class Puller:
         functions = self.egraph.freeze().functions
         wanted = [*traced, *(f"by_{op}" for op in traced)]
         wanted += ["Affine", "Number", "Plus", "Times", "Rem", "nid", "tid"]
-        wanted += ["free", "dtype", "stores"]
+        wanted += ["free", "dtype", "stores", "beside"]
         if every:
             wanted += [n for n in sorted(functions) if n not in wanted]
         out: dict[str, Any] = {}

@@ -187,7 +187,10 @@ class RegionKernels:
         return {**attrs, "call": node.attrs.get("call")}
 
     def steps(self, extraction: Extraction) -> list[Step]:
-        """The kernels of an extraction in order; results of one custom call are one step."""
+        """The kernels of an extraction in order.
+
+        Results of one custom call are one step, and so are scatters that may be made together.
+        """
         constants = self.constants(extraction)
         out: list[Step] = []
         calls: dict[object, int] = {}
@@ -200,7 +203,46 @@ class RegionKernels:
                     continue
                 calls[call] = len(out)
             out.append(step)
-        return [self._without_call(s) for s in out]
+        return [self._without_call(s) for s in self._together(out, constants)]
+
+    def _together(self, steps: list[Step], constants: frozenset[int]) -> list[Step]:
+        """Steps that rules put beside each other as one, where nothing is in the way."""
+        out: list[Step] = []
+        for step in steps:
+            beside = {b for t in step.writes for b in self.part.classes[t].beside}
+            single = (k for k, s in enumerate(out) if s.body and beside.issuperset(s.writes))
+            at = next(single, None)
+            # What is made since then must not be what this one reads.
+            since = {t for s in out[at or 0 :] for t in s.writes}
+            if at is None or step.body is None or since & set(step.tensors.values()):
+                out.append(step)
+            else:
+                out[at] = self._joint(out[at], step, constants)
+        return out
+
+    def _joint(self, a: Step, b: Step, constants: frozenset[int]) -> Step:
+        """Two derived kernels as one with the outputs of both."""
+        bodies = [s.body for s in (a, b) if s.body is not None]
+        one, other = (self.kernel(body, constants) for body in bodies)
+        assert isinstance(one, Kernel)
+        assert isinstance(other, Kernel)
+        both = Kernel(
+            (*one.outputs, *other.outputs),
+            {**one.buffers, **other.buffers},
+            one.extents,
+            tuple(sorted({*one.nodes, *other.nodes})),
+            tuple(sorted({*one.rules, *other.rules})),
+        )
+        kernel, text, back = canonical(both)
+        tensors = {self.name(t): t for body in bodies for t in (*body.reads, body.tensor)}
+        return Step(
+            kernel,
+            text,
+            {new: tensors[old] for new, old in back.items()},
+            (*a.writes, *b.writes),
+            a.constant and b.constant,
+            kernel_cost(kernel, self.machine).seconds,
+        )
 
     def _step(self, body: Body, constants: frozenset[int]) -> Step:
         key = (body, tuple(r in constants for r in body.reads))

@@ -184,6 +184,7 @@ class _Body:
         beneath: dict[Value, frozenset[Value]] = {}  # the products within a value
         sums: set[Value] = set()  # the products, and the sums of them over further axes
         length: dict[Value, float] = {}  # a chain of sums over a product reduces all its axes
+        carried = {(v.attrs[0], v.args[0]) for v in self.order if v.op == "online"}
         for v in reversed(self.order):
             if v.op == "red" and v.attrs[0] == "add":
                 length[v] = length.get(v, 1.0) * self.extents[v.attrs[1]]
@@ -202,7 +203,7 @@ class _Body:
                 sums.add(v)
             elif v.op == "red" and v.attrs[0] == "add" and v.args[0] in sums:
                 sums.add(v)
-            elif v.op == "red":
+            elif v.op == "red" and (v.attrs[1], v.args[0]) not in carried:
                 for d in inner:
                     if v.attrs[1] in d.free:
                         out[d] = min(out[d], ROW_DOT)

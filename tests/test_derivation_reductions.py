@@ -1,0 +1,130 @@
+"""What the laws of reductions, casts, choices and scatters derive, by cost alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .test_derivation import LlamaBlock, compiled, naive, ops, tril_mask
+
+
+class Decode(torch.nn.Module):
+    """Attention of one new token over a cache, which is updated first."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        torch.manual_seed(1)
+        self.register_buffer("keys", torch.randn(1, 8, 1024, 64).to(dtype))
+        self.register_buffer("values", torch.randn(1, 8, 1024, 64).to(dtype))
+
+    def forward(self, q, k, v, at):
+        self.keys.index_copy_(2, at, k)
+        self.values.index_copy_(2, at, v)
+        s = q @ self.keys.transpose(-1, -2) * 0.125
+        seen = torch.arange(self.keys.shape[2]) <= at
+        return torch.softmax(s.masked_fill(~seen, float("-inf")), -1) @ self.values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_decoding_with_a_cache_is_two_kernels(dtype):
+    torch.manual_seed(0)
+    module = Decode(dtype).eval()
+    exact = copy.deepcopy(module).double()
+    args = [torch.randn(1, 8, 1, 64).to(dtype) for _ in range(3)]
+    best, found = compiled(module, (*args, torch.tensor([700])))
+    put, attend = (best.kernels[c.kernel] for c in best.calls)
+    assert all(o.scatter is not None for o in put.outputs), "both rows in one pass"
+    assert len({v.attrs for v in ops(attend) if v.op == "online"}) == 1
+    with torch.no_grad():
+        want = exact(*[x.double() for x in args], torch.tensor([700]))
+    assert (found - want).abs().max() < (1e-4 if dtype == torch.float32 else 2e-2)
+    assert torch.equal(module.keys.double(), exact.keys)
+
+
+def padded(q, k, v, mask):
+    s = q @ k.transpose(-1, -2) * 0.125
+    return torch.softmax(s.masked_fill(~mask[:, None, None, :], float("-inf")), -1) @ v
+
+
+def masked(q, k, v, mask):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :])
+
+
+@pytest.mark.parametrize("attention", [padded, masked])
+def test_attention_with_masked_keys_is_one_kernel(attention):
+    """The second of the sequences has no key at all: NaN by hand, 0 from PyTorch's operator."""
+    torch.manual_seed(0)
+    args = [torch.randn(2, 4, 512, 64) for _ in range(3)]
+    mask = torch.arange(512)[None] < torch.tensor([300, 0])[:, None]
+    best, found = compiled(attention, (*args, mask))
+    assert len(best.calls) == 1
+    assert any(v.op == "online" for v in ops(best.kernels[0]))
+    exact = attention(*[x.double() for x in args], mask)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4, equal_nan=True)
+
+
+ENTROPY = {
+    "mean": lambda x, t: F.cross_entropy(x, t),
+    "with an ignored target": lambda x, t: F.cross_entropy(x, t, ignore_index=3),
+    "per row": lambda x, t: F.cross_entropy(x, t, reduction="none"),
+    "log-softmax and NLL": lambda x, t: F.nll_loss(F.log_softmax(x, -1), t),
+}
+
+
+@pytest.mark.parametrize("name", ENTROPY)
+def test_softmax_cross_entropy_is_two_kernels_at_most(name):
+    torch.manual_seed(0)
+    x, target = torch.randn(128, 1000), torch.randint(0, 8, (128,))
+    best, found = compiled(ENTROPY[name], (x, target))
+    assert len(best.calls) <= 2
+    exact = ENTROPY[name](x.double(), target)
+    assert (found - exact).abs().max() < 1e-4
+
+
+BAGS = torch.arange(128 * 20).reshape(128, 20) * 7 % 512
+ONE_KERNEL = {
+    "layernorm and residual": lambda x, y, w, g: F.layer_norm(x + y, (256,), g, g),
+    "residual after layernorm": lambda x, y, w, g: x + F.layer_norm(y, (256,), g, g),
+    "rmsnorm then linear": lambda x, y, w, g: F.linear(F.rms_norm(x, (256,), g, 1e-6), w),
+    "gated unit": lambda x, y, w, g: F.silu(F.linear(x, w)) * F.linear(x, w.flip(0)),
+    "masked softmax": lambda x, y, w, g: torch.softmax(x.masked_fill(y > 0, float("-inf")), -1),
+    "embedding bag": lambda x, y, w, g: F.embedding(BAGS, w).sum(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_one_kernel_in_both_dtypes(name, dtype):
+    torch.manual_seed(0)
+    shapes = ((128, 256), (128, 256), (512, 256), (256,))
+    args = tuple((torch.randn(s) / (16 if s[0] == 512 else 1)).to(dtype) for s in shapes)
+    best, found = compiled(ONE_KERNEL[name], args)
+    assert len(best.calls) == 1
+    exact = ONE_KERNEL[name](*[x.double() for x in args])
+    scale = exact.abs().max().item()
+    assert (found - exact).abs().max() < (1e-4 if dtype == torch.float32 else 2e-2) * scale
+
+
+@pytest.mark.parametrize("attention", [naive, tril_mask], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_attention_in_16_bits_is_one_kernel_too(attention, dtype):
+    torch.manual_seed(0)
+    args = [torch.randn(1, 4, 512, 64).to(dtype) for _ in range(3)]
+    best, found = compiled(attention, args)
+    assert len(best.calls) == 1
+    assert any(v.op == "online" for v in ops(best.kernels[0]))
+    exact = attention(*[x.double() for x in args])
+    assert (found - exact).abs().max() < 2e-2
+
+
+def test_a_block_in_16_bits_has_as_many_kernels():
+    torch.manual_seed(0)
+    counts = []
+    for dtype in (torch.float32, torch.bfloat16):
+        block = LlamaBlock().eval().to(dtype)
+        best, _ = compiled(block, (torch.randn(1, 256, 512).to(dtype),))
+        counts.append(len(best.calls))
+    assert counts[1] <= counts[0]
