@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.hlir.dtypes import F32
 from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.machine import Machine
 
@@ -90,7 +91,9 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     memory = traffic / machine.bandwidth_for(int(traffic))
     flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
     compute = flops / (machine.dot_flops * LIBRARY_RATE)
-    start = max(machine.launch, BARRIER) if kernel.routine == "gemm" else DISPATCH
+    # Only products in float32 are called from C; others go through PyTorch.
+    direct = kernel.routine == "gemm" and all(b.dtype is F32 for b in kernel.buffers.values())
+    start = max(machine.launch, BARRIER) if direct else DISPATCH
     seconds = start + _together(compute, memory)
     return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
 
