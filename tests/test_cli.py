@@ -43,6 +43,24 @@ def test_each_stage_from_the_file_of_the_one_before(program, capsys):
     assert ll.load("a.profile").total > 0
 
 
+def test_a_search_by_another_strategy_is_replayed_from_its_file(program, capsys):
+    assert main(["saturate", "program.py:softmax", "-o", "a.egraph"]) == 0
+    search = ["search", "a.egraph", "--effort", "none", "--candidates", "5"]
+    assert main([*search, "--strategy", "beam", "-o", "a.result"]) == 0
+    capsys.readouterr()
+    assert main(["search", "a.egraph", "--replay", "a.result"]) == 0
+    first = ll.load("a.result").table()
+    assert len(first) == 5
+    assert first.to_string(index=False) in capsys.readouterr().out
+
+
+def test_the_command_line_knows_all_strategies():
+    from luminal_lab import cli
+    from luminal_lab.search import STRATEGIES
+
+    assert cli.STRATEGIES == tuple(sorted(STRATEGIES))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -53,6 +71,7 @@ def test_each_stage_from_the_file_of_the_one_before(program, capsys):
         (["capture", "neither"], "names no program"),
         (["source", "program.py:softmax", "--effort", "none", "--kernel", "7"], "no kernel 7"),
         (["saturate", "program.py:softmax", "--rules", "missing.egg"], "missing.egg"),
+        (["search", "program.py:softmax", "--strategy", "luck"], "unknown strategy 'luck'"),
         (["saturate", "program.py"], "not a file that a stage object saved"),
     ],
 )

@@ -30,7 +30,7 @@ LEADERS = 6  # of them at most
 ROUNDS = 8  # times that more candidates are asked for
 STEP = 3  # schedules of a kernel that are tried before others have their turn
 TIE = 0.02  # times that differ by less are taken for equal
-SPREAD = 0.05  # and by their spread, up to so much
+SPREAD = 0.03  # and by their spread, up to so much
 
 
 @dataclass

@@ -33,12 +33,17 @@ def body(result: Result, with_best: bool = True) -> list[Html]:
                 (units.seconds(result.seconds), "of search"),
                 (result.budget.effort, "effort"),
                 (str(result.seed), "seed"),
+                ("yes" if result.complete else None, "all that there are"),
                 ("yes" if result.interrupted else None, "interrupted"),
+                ("yes" if result.out_of_time else None, "out of time"),
             ]
         ),
         el("h4", "Candidates"),
         candidate_table(result),
     ]
+    if result.finalists:
+        out.append(el("h4", "Whole programs, timed in turns in a fresh process"))
+        out.append(finalist_table(result))
     if any(r.measured is not None for r in result.rows):
         out.append(el("h4", "Predicted against measured"))
         out.append(scroll(scatter_svg(result), label="predicted against measured"))
@@ -75,6 +80,31 @@ def candidate_table(result: Result) -> Html:
     marks = [r in winners for r in result.rows]
     return table(head, rows, label="candidates", marked=lambda i: marks[i],
                  all_at="result.table()")  # fmt: skip
+
+
+def finalist_table(result: Result) -> Html:
+    """One row per finalist; the program that was chosen is emphasised."""
+    rows = []
+    for f in result.finalists:
+        m = f.measurement
+        timed = m is not None and m.median is not None
+        verdict = "not timed" if m is None else "✓ verified" if m.ok else f"✗ {m.reason}"
+        rule = f", by rule {f.rule}" if f.rule else ""
+        rows.append(
+            [
+                el("code", f.name),
+                f"{f.kernels:,}",
+                units.seconds(f.predicted),
+                f"{units.seconds(m.median)} ± {units.seconds(m.iqr)}" if timed else None,  # type: ignore[union-attr]
+                None if m is None else f"{m.max_error:.1e}",
+                f"{verdict}{rule}{', chosen' if f.name == result.best.name else ''}",
+            ]
+        )
+    head = ["program", ("kernels", "num"), ("predicted", "num"), ("measured", "num"),
+            ("error", "num"), "verdict"]  # fmt: skip
+    chosen = [f.name == result.best.name for f in result.finalists]
+    return table(head, rows, label="finalists", marked=lambda i: chosen[i],
+                 all_at="result.final_table()")  # fmt: skip
 
 
 def _time(row: Row) -> float:
