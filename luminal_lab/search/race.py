@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NEAR = 1.25  # candidates up to so many times the best have their schedules searched
 LEADERS = 6  # of them at most
-ROUNDS = 8  # times that more candidates are asked for
+ROUNDS = 8  # times that more candidates are asked for, once there are right ones
 STEP = 3  # schedules of a kernel that are tried before others have their turn
 TIE = 0.02  # times that differ by less are taken for equal
 SPREAD = 0.03  # and by their spread, up to so much
@@ -109,14 +109,23 @@ class Race:
         """Measure until nothing can be won any more, or the time is over."""
         for k, r in enumerate(self.regions):
             self.measurer.add(k, self._first(r))
-        for _ in range(ROUNDS):
-            if not self._measure_defaults() or not self._ask_for_more():
+        rounds = 0
+        while self._measure_defaults() and self._ask_for_more():
+            rounds += self._all_have_one()  # a region without a right candidate goes on
+            if rounds >= ROUNDS:
                 break
         while self._tune() and not self.clock.over:
             self.judge()
             if self._ask_for_more():
                 self._measure_defaults()
         self.judge()
+
+    def _all_have_one(self) -> bool:
+        """Whether every region has an individual that is measured and right."""
+        return all(
+            any(self.measurer.seconds(k, i) is not None for i in r.left)
+            for k, r in enumerate(self.regions)
+        )
 
     def _measure_defaults(self) -> bool:
         try:
