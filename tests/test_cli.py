@@ -58,7 +58,7 @@ def test_the_command_line_knows_all_strategies():
     from luminal_lab import cli
     from luminal_lab.search import STRATEGIES
 
-    assert cli.STRATEGIES == tuple(sorted(STRATEGIES))
+    assert tuple(sorted(STRATEGIES)) == cli.STRATEGIES
 
 
 @pytest.mark.parametrize(

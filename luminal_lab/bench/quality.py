@@ -164,7 +164,7 @@ def judge(graph: Graph, target: Any, database: Database) -> Quality:
         for t, k in measurer.known.items()
         if (m := records[t].measurement.median) is not None and not k.step.constant  # type: ignore[union-attr]
     ]
-    outcome = results[0].rejections()
+    outcomes = results[0].rejections()["count"].to_list()
     return Quality(
         name,
         sum(len(r.listed) for r in regions),
@@ -175,7 +175,7 @@ def judge(graph: Graph, target: Any, database: Database) -> Quality:
         sum(k.tried for k in results[0].records.values()),
         tuple(pairs),
         dict(results[0].rejected),
-        int(outcome["count"].sum()) == results[0].considered,
+        sum(outcomes) == results[0].considered,
         seconds,
     )
 

@@ -70,11 +70,12 @@ class _Walk:
         self.first = first_producers(space)
         self.path: list[tuple[tuple[str, int], tuple[Any, ...], int]] = []
         self.known: dict[tuple[str, int], Any] = {}
-        self.genome = _Open(
+        genes: Any = [  # they stand for tuples until the genome is settled
             _Genes(self, "choice", self.cheapest),
             _Genes(self, "place", nothing),
             _Genes(self, "producer", self.first),
-        )
+        ]
+        self.genome = _Open(*genes)
 
     def gene(self, kind: str, at: int) -> Any:
         """The value of a gene on the current path, which it may extend."""

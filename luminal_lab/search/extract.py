@@ -38,9 +38,9 @@ class Infeasible(Exception):
 class Genome:
     """See the module's text. All three are indexed by class id; -1 where it does not apply."""
 
-    choice: Sequence[int]
-    place: Sequence[bool]
-    producer: Sequence[int]
+    choice: tuple[int, ...]
+    place: tuple[bool, ...]
+    producer: tuple[int, ...]
 
     def places(self) -> MutableSequence[bool]:
         """A copy of `place` that extraction adds to."""
