@@ -26,7 +26,8 @@ def parser() -> argparse.ArgumentParser:
         "what",
         nargs="*",
         help=f"suites ({', '.join(SUITES)}) or parts of workload names; all; `search` judges "
-        "the search against exhaustive truth, on its graphs or on those named after it",
+        "the search against exhaustive truth, on its graphs or on those named after it; "
+        "`saturation` takes Llama layers through the e-graph",
     )
     made.add_argument(
         "--database", metavar="FILE", help="for `search`: where to keep measurements"
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from luminal_lab.bench.quality import run
 
         return 0 if run(options.what[1:], options.database)["ok"] else 1
+    if options.what == ["saturation"]:
+        return _saturation(options.json)
     try:
         workloads = chosen(options.what)
     except LuminalError as error:
@@ -106,6 +109,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         options.json.write_text(json.dumps(report(done), indent=1))
     return 1 if failed or any(c.wrong or c.not_credible for c in done) else 0
+
+
+def _saturation(file: Path | None) -> int:
+    from dataclasses import asdict
+
+    from luminal_lab.bench import saturation
+
+    rows = saturation.main()
+    if file:
+        file.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+    return 0
 
 
 def report(done: Sequence[Comparison]) -> dict[str, object]:

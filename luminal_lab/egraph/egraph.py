@@ -304,6 +304,11 @@ class EGraph:
         """
         return import_module("luminal_lab.egraph.why_not").why_not(self, rule, node, region)
 
+    @property
+    def report(self) -> str:
+        """How saturation ended in each region; which rules were held back; what is missing."""
+        return import_module("luminal_lab.egraph.stops").report(self)
+
     def table(self) -> pd.DataFrame:
         """One row per rule: law, class, matches, new e-nodes, seconds; most e-nodes first."""
         import pandas as pd

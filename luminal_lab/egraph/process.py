@@ -94,6 +94,7 @@ class Child:
     """
 
     def __init__(self) -> None:
+        self._prepared = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__)
         env = {
             **os.environ,
@@ -136,6 +137,13 @@ class Child:
         with contextlib.suppress(BrokenPipeError):  # the child is dead: the reader says so
             write_message(self._process.stdin, message)
 
+    def prepare(self, rulebook: Rulebook, limits: Limits, step: bool = False) -> None:
+        """Let the child load the rules, while the regions are still being encoded."""
+        if not self._prepared:
+            self._prepared = True
+            self._sources = rulebook.sources
+            self._send(_job(rulebook, limits) | {"step": step})
+
     def run(
         self,
         rulebook: Rulebook,
@@ -161,8 +169,8 @@ class Child:
             SaturationError: the child died before a region had any state.
             KeyboardInterrupt: see above; also at a second Ctrl-C.
         """
-        self._sources = rulebook.sources
-        self._send(_job(rulebook, parts, limits) | {"everything": everything})
+        self.prepare(rulebook, limits)
+        self._send({"parts": parts, "everything": everything})
         results = [PartResult() for _ in parts]
         done = 0
         deadline: float | None = None
@@ -205,8 +213,8 @@ class Child:
             RuleError: the child rejected a rule.
             SaturationError: the child died.
         """
-        self._sources = rulebook.sources
-        self._send(_job(rulebook, parts, limits) | {"step": True})
+        self.prepare(rulebook, limits, step=True)
+        self._send({"parts": parts})
         results = [PartResult() for _ in parts]
         done = 0
         while done < len(parts):
@@ -267,7 +275,7 @@ class Child:
         return f"exit code {code}; {tail}"
 
 
-def _job(rulebook: Rulebook, parts: Sequence[Sequence[str]], limits: Limits) -> dict[str, Any]:
+def _job(rulebook: Rulebook, limits: Limits) -> dict[str, Any]:
     return {
         "forms": [[f.text, f.original, f.file] for f in rulebook.forms],
         "rulesets": rulebook.rulesets,
@@ -278,7 +286,6 @@ def _job(rulebook: Rulebook, parts: Sequence[Sequence[str]], limits: Limits) -> 
             "seconds": limits.seconds,
             "memory": limits.memory,
         },
-        "parts": parts,
     }
 
 

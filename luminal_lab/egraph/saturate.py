@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from luminal_lab.collector import without_collector
 from luminal_lab.egraph.egraph import EGraph, Iteration, Part, Report
 from luminal_lab.egraph.encode import Encoding, encode
 from luminal_lab.egraph.process import Child, Limits, PartResult
@@ -54,10 +55,22 @@ def saturate(
         >>> egraph.parts[0].report.stopped
         'saturated'
     """
-    limits = limits or Limits()
+    with without_collector():
+        return _saturate(hlir, target, rules, limits or Limits(), progress, regions)
+
+
+def _saturate(
+    hlir: Hlir,
+    target: str,
+    rules: str | Path | Iterable[str | Path] | None,
+    limits: Limits,
+    progress: OnIteration | None,
+    regions: bool,
+) -> EGraph:
     begin = time.perf_counter()
     with Child() as child:
         rulebook = load_rules(rules, limits.tolerance, target, limits.themes)
+        child.prepare(rulebook, limits)
         program = partition(hlir, regions)
         regions_done = time.perf_counter()
         encodings: list[Encoding] = []

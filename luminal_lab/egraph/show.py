@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from luminal_lab.egraph.egraph import ENCODED, EGraph, ENode, Part
+from luminal_lab.egraph.stops import held_back
 
 if TYPE_CHECKING:
     import graphviz
@@ -22,7 +23,8 @@ def summary(egraph: EGraph) -> str:
     for part in egraph.parts:
         report = part.report
         lines.append(
-            f"  region {part.region}: {len(part.hlir.nodes)} HLIR nodes → {part.size} e-nodes,"
+            f"  region {part.region}{uses(egraph, part.region)}:"
+            f" {len(part.hlir.nodes)} HLIR nodes → {part.size} e-nodes,"
             f" {len(part.classes)} e-classes; {report.stopped or 'not at an end'} after"
             f" {len(report.iterations) - 1} iterations, {report.seconds * 1e3:.0f} ms"
         )
@@ -45,16 +47,30 @@ def summary(egraph: EGraph) -> str:
         made = [f"{name} {n}" for name, n in rules if name != ENCODED][:8]
         if made:
             lines.append("    e-nodes by rule: " + ", ".join(made))
+        held = held_back(part, egraph.rules)
+        if held:
+            lines.append(
+                "    held back: " + ", ".join(h.rule.name for h in held) + " (.report)"
+            )
     return "\n".join(lines)
+
+
+def uses(egraph: EGraph, region: int) -> str:
+    """How often a region is used, and where: ` × 12 (layers.0, …, layers.11)`, or nothing."""
+    names = [i.name for i in egraph.program.instances if i.region == region]
+    if len(names) < 2:
+        return ""
+    shown = names if len(names) <= 3 else [names[0], "…", names[-1]]
+    return f" × {len(names)} ({', '.join(shown)})"
 
 
 def text(egraph: EGraph) -> str:
     """Every class on a line, its e-nodes below it."""
-    return "\n".join(line for part in egraph.parts for line in _part_text(part))
+    return "\n".join(line for part in egraph.parts for line in _part_text(egraph, part))
 
 
-def _part_text(part: Part) -> Iterator[str]:
-    yield f"region {part.region}:"
+def _part_text(egraph: EGraph, part: Part) -> Iterator[str]:
+    yield f"region {part.region}{uses(egraph, part.region)}:"
     named: dict[int, list[str]] = {}
     for node, c in part.node_class.items():
         named.setdefault(c, []).append(f"%{node}")

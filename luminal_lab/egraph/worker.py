@@ -5,12 +5,14 @@ out, and panics with a BaseException. So it runs here, under RLIMIT_AS, and talk
 messages are JSON after an 8-byte length. This module imports nothing of the compiler, and
 loads egglog's extension module without the package around it (which would take 0.15 s).
 
-In:  one job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
-     provenance), `limits`, `parts` (lists of commands), `everything` (send all tables).
-     Then `{"stop": true}` at any time. With `step`, the child sends the state of every region
-     as it was encoded, then the state after each iteration, and goes on at a `{"go": true}`.
+In:  a job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
+     provenance), `limits`; then the work: `parts` (lists of commands), `everything` (send all
+     tables). Then `{"stop": true}` at any time. With `step` in the job, the child sends the
+     state of every region as it was encoded, then the state after each iteration, and goes on
+     at a `{"go": true}`.
 Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end,
-     and now and then before steps that may explode), or `{"rejected"}` / `{"failed"}`.
+     and now and then before steps that may explode) after its `{"usage"}`, or `{"rejected"}` /
+     `{"failed"}`.
 """
 
 from __future__ import annotations
@@ -350,14 +352,19 @@ def main(egglog: str) -> int:
         return 1
     _limit_memory(job["limits"]["memory"])
     stop, go = threading.Event(), threading.Semaphore(0)
-    threading.Thread(target=_listen, args=(inp, stop, go), daemon=True).start()
     session = Session(job, out, stop, bindings, go)
-    several = len(job["parts"]) > 1
     session.spent("start")
     try:
         session.load_rules()
         session.spent("rules")
         write_message(out, {"ready": True})
+        work = read_message(inp)
+        if work is None:
+            return 1
+        job.update(work)
+        session.spent("hand over")
+        threading.Thread(target=_listen, args=(inp, stop, go), daemon=True).start()
+        several = len(job["parts"]) > 1
         for k, commands in enumerate(job["parts"] if session.go is not None else ()):
             session.run("(push)")
             session.load(k, commands)

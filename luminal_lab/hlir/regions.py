@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.hlir.extract import Copies, Extract, Flow, copies_of, extract
@@ -147,15 +147,30 @@ def partition(hlir: Hlir, regions: bool = True) -> Program:
     copies = copies_of(hlir)
     while True:
         flow = Flow.of(copies.hlir)
-        blocks = _blocks(copies, flow) if regions else []
+        cut = _Cuts(copies.hlir, flow)
+        blocks = _blocks(copies, flow, cut) if regions else []
         groups = _ordered(copies.hlir, blocks, flow)
         shared = _crossing_outputs(copies.hlir, groups, flow)
         if not shared:
-            return _program(hlir, copies, groups, flow)
+            return _program(hlir, copies, groups, cut)
         copies = copies.more(shared)
 
 
 # ---------------------------------------------------------------------- finding blocks
+@dataclass
+class _Cuts:
+    """Pieces of a program, each cut out once."""
+
+    hlir: Hlir
+    flow: Flow
+    known: dict[tuple[NodeId, ...], Extract] = field(default_factory=dict)
+
+    def __call__(self, members: tuple[NodeId, ...]) -> Extract:
+        if members not in self.known:
+            self.known[members] = extract(self.hlir, members, self.flow)
+        return self.known[members]
+
+
 @dataclass(frozen=True)
 class _Block:
     """Nodes under one module path.
@@ -171,7 +186,7 @@ class _Block:
     key: str
 
 
-def _blocks(copies: Copies, flow: Flow) -> list[_Block]:
+def _blocks(copies: Copies, flow: Flow, cut: _Cuts) -> list[_Block]:
     """The repeated blocks, disjoint, in order of their first nodes."""
     hlir = copies.hlir
     under: dict[str, list[NodeId]] = {}
@@ -180,7 +195,7 @@ def _blocks(copies: Copies, flow: Flow) -> list[_Block]:
             for prefix in _prefixes(node.source.module):
                 under.setdefault(prefix, []).append(n)
     left = [
-        _Block(prefix, tuple(members), extract(hlir, members, flow).key)
+        _Block(prefix, tuple(members), cut(tuple(members)).key)
         for prefix, members in under.items()
         if len(members) >= _SMALLEST
     ]
@@ -294,7 +309,7 @@ def _crossing_outputs(hlir: Hlir, groups: Sequence[_Group], flow: Flow) -> list[
 
 
 # ---------------------------------------------------------------------- building
-def _program(hlir: Hlir, copies: Copies, groups: Sequence[_Group], flow: Flow) -> Program:
+def _program(hlir: Hlir, copies: Copies, groups: Sequence[_Group], cut: _Cuts) -> Program:
     whole = copies.hlir
     names = {o.value.node: o.name for o in whole.outputs}
     names |= {s.node: s.name for s in whole.inputs}
@@ -302,7 +317,7 @@ def _program(hlir: Hlir, copies: Copies, groups: Sequence[_Group], flow: Flow) -
     regions: dict[str, Region] = {}
     instances: list[Instance] = []
     for group in groups:
-        piece: Extract = extract(whole, group.members, flow)
+        piece = cut(group.members)
         region = regions.setdefault(piece.key, Region(piece.hlir, piece.key))
         ports = [*region.hlir.inputs, *region.hlir.outputs]
         values = [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from luminal_lab.collector import without_collector
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError, SearchError
 from luminal_lab.polling import polling
@@ -474,25 +473,6 @@ class Search:
             genes=one.genes,
             texts=replaying.texts_digest([s.text for s in steps]),
         )
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Exploring makes many small objects and no cycles: collecting would take a third of it.
-
-    Afterwards they all count as old, so that the next collection does not visit them either.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()
 
 
 def genome_digest(genes: tuple) -> str:
