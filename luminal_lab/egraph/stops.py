@@ -69,17 +69,16 @@ def _lines(egraph: EGraph, part: Part) -> Iterator[str]:
     last = done.iterations[-1]
     head = f"region {part.region}{often}: {why} after {last.number} iterations"
     yield f"{head}, {last.rows:,} e-nodes"
-    skipped = held_back(part, egraph.rules)
-    for held in skipped:
+    for held in held_back(part, egraph.rules):
         cap = held.rule.cap or 0
         yield (
             f"  {held.rule.name} was skipped in {_span(held.iterations)}, for more than {cap:,}"
             f" matches. Missing: what it would have found there ({held.rule.law})"
         )
-    if done.stopped == CAPPED and not skipped:
-        never = [r for r in egraph.rules if r.cap is not None and not _matched(part, r)]
+    never = [r for r in egraph.rules if r.cap is not None and not _matched(part, r)]
+    if done.stopped != FULL and never:
         names = ", ".join(f"{r.name} (cap {r.cap:,})" for r in never)
-        yield f"  skipped throughout, for more matches than the cap: one or more of {names}"
+        yield f"  never ran, for want of matches or for more than the cap: {names}"
     if done.stopped not in (FULL, CAPPED):
         busy = sorted(last.matches.items(), key=lambda item: (-item[1], item[0]))[:3]
         told = ", ".join(f"{name} ({n:,} matches)" for name, n in busy)

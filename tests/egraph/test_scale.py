@@ -62,16 +62,23 @@ def test_a_blow_up_ends_with_a_stop_that_is_explained():
     assert part.size > 1000  # what was reached is there
 
 
-@pytest.mark.parametrize("cap", [20, 100000])
+@pytest.mark.parametrize("cap", [20, 200, 100000])
 def test_a_capped_rule_that_is_skipped_is_named_with_what_is_missing(cap):
     capped = f"""
     ;; cap: {cap}
-    ;; law: (a+b)+c = a+(b+c) behind a cap
+    ;; law: (a*b)*c = b*(a*c) behind a cap
     ;; class: reassociates
     (rewrite (Mul (Mul a b) c) (Mul b (Mul a c)) :name "capped-rule")
     """
-    egraph = saturate(program(1), rules=capped, limits=Limits(iterations=5))
+    egraph = saturate(program(1), rules=capped, limits=Limits(iterations=4))
     held = {h.rule.name: h.iterations for h in held_back(egraph.parts[0], egraph.rules)}
-    assert ("capped-rule" in held) == (cap == 20)
-    assert ("capped-rule was skipped in iteration" in egraph.report) == (cap == 20)
-    assert ("behind a cap" in egraph.report) == (cap == 20)
+    told = [line for line in egraph.report.splitlines() if "capped-rule" in line]
+    if cap == 20:  # more than that at once
+        assert "never ran" in told[0]
+    elif cap == 200:
+        assert held["capped-rule"]
+        assert "was skipped in iteration" in told[0]
+        assert "behind a cap" in told[0]
+    else:
+        assert not any("skipped" in line or "never ran" in line for line in told)
+        assert "capped-rule" not in held
