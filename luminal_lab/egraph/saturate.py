@@ -62,7 +62,7 @@ def saturate(
 def _saturate(
     hlir: Hlir,
     target: str,
-    rules: str | Path | Iterable[str | Path] | None,
+    rules: Any,
     limits: Limits,
     progress: OnIteration | None,
     regions: bool,
