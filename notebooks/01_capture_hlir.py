@@ -101,7 +101,7 @@ from luminal_lab.hlir import run
 exact = model.double()(x.double())
 print(reference.dtype, "within 1e-9 of PyTorch in float64:",
       bool((reference - exact).abs().max() < 1e-9))  # fmt: skip
-model.float()
+_ = model.float()
 
 # %% [markdown]
 # ## Equal layers are one
