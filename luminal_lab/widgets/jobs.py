@@ -36,6 +36,7 @@ class Job(traitlets.HasTraits):
         self._go = threading.Event()
         self._go.set()
         self._told = 0.0
+        self.canceled = threading.Event()  # for stages that look at it themselves
         self.details = ""  # the traceback of the last error
 
     def start(
@@ -52,6 +53,7 @@ class Job(traitlets.HasTraits):
         self.stage, self.message, self.fraction = stage, "started", -1.0
         self.failed, self.details = False, ""
         self._go.set()
+        self.canceled.clear()
         self.state = "running"
         self._thread = threading.Thread(
             target=self._run, args=(work, done), name=f"luminal-lab {stage}", daemon=True
@@ -99,6 +101,7 @@ class Job(traitlets.HasTraits):
         """End the work at its next step."""
         if self.state in ("running", "pausing"):
             self.state = "canceling"
+            self.canceled.set()
             self._go.set()
 
     def pause(self) -> None:

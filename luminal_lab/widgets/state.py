@@ -139,7 +139,9 @@ class State(traitlets.HasTraits):
             self.job.tell(f"{event.stage} {event.done:,} of {event.total:,}{best}", share)
 
         def work() -> Result:
-            return api.search(self.egraph, budget, seed, progress=step, **options)
+            return api.search(
+                self.egraph, budget, seed, progress=step, cancel=self.job.canceled, **options
+            )
 
         def done(result: Result) -> None:
             self.set_result(result)

@@ -103,6 +103,22 @@ def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
     assert "by hand" in bench.state.executable.source()
 
 
+def test_the_why_of_a_rule_and_of_a_form(bench: Workbench) -> None:
+    bench.state.saturate()
+    bench.state.job.wait()
+    panel = bench.egraph
+    hlir = bench.state.hlir
+    panel.node.value = max(n for n, _ in enumerate(hlir.nodes) if hlir.nodes[n].op == "Mul")
+    panel.rule.value = "sum-linear"
+    panel.why_not()
+    bench.state.job.wait()
+    assert "sum-linear" in panel.reason.value
+    panel.goal.value = next(v for label, v in panel.goal.options if "(encode)" not in label)
+    panel.explain()
+    bench.state.job.wait()
+    assert "bad" not in panel.reason.value.split("</style>")[1]
+
+
 def test_a_wrong_rule_is_shown_and_not_used(bench: Workbench) -> None:
     egraph = bench.egraph
     egraph.editor.value = (

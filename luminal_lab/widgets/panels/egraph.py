@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ipywidgets as w
 
 from luminal_lab.egraph import check_rule
-from luminal_lab.egraph.egraph import ENCODED, EGraph, Part
+from luminal_lab.egraph.egraph import ENCODED, EClass, EGraph, Part
 from luminal_lab.errors import LuminalError
 from luminal_lab.views import egraph as egraph_view
+from luminal_lab.views import explain as explain_view
 from luminal_lab.views import graphs, units
 from luminal_lab.views import hlir as hlir_view
+from luminal_lab.views import why_not as why_not_view
 from luminal_lab.views.html import el, scroll, table
 from luminal_lab.widgets.graph import GraphView
 from luminal_lab.widgets.panels.base import (
@@ -54,6 +56,11 @@ class EGraphPanel(Panel):
             placeholder=RULE_HINT, layout=w.Layout(width="100%", height="150px"),
         )  # fmt: skip
         self.verdict = html()
+        self.rule = choice("rule", [], "A rule of this e-graph", wide="300px")
+        self.goal = choice("to the form", [], "A member of the node's e-class", wide="420px")
+        why = button("Did it fire here? Why not?", "The first premise that fails", self.why_not)
+        path = button("Explain", "The chain of rules from the node to this form", self.explain)
+        self.reason = html(nothing("Choose a node in the tab before, then a rule or a form."))
         self.search = button(
             "Search", "Go on to the search", lambda: self.state.search(), primary=True
         )
@@ -75,9 +82,10 @@ class EGraphPanel(Panel):
             w.VBox([row(self.play, self.iteration), self.growth, self.born]),
             w.VBox([self.rules]),
             w.VBox([row(self.node), self.forms, self.graph]),
+            w.VBox([row(self.rule, why), row(self.goal, path), self.reason]),
             w.VBox([self.editor, row(check, again), self.verdict]),
         ]
-        inner.titles = ("Growth", "Rules", "Forms of a node", "Your rules")
+        inner.titles = ("Growth", "Rules", "Forms of a node", "Why", "Your rules")
         return [row(self.search, self.region), self.facts, inner]
 
     # ------------------------------------------------------------------------------ showing
@@ -105,6 +113,7 @@ class EGraphPanel(Panel):
         put(self.facts, egraph_view.summary(egraph))
         put(self.growth, scroll(egraph_view.growth_svg(egraph), label="growth"))
         put(self.rules, egraph_view.leaderboard(egraph))
+        offer(self.rule, sorted((r.name, r.name) for r in egraph.rules))
         self._part()
 
     def _part(self) -> None:
@@ -141,6 +150,7 @@ class EGraphPanel(Panel):
             self.graph.highlighted = [
                 n.key for n in self.graph.graph.nodes if n.group in inside
             ]
+            offer(self.goal, members(part, egraph.classes_of(node, part.region)))
 
     def _select(self, change: dict) -> None:
         hlir = self.graph.hlir_of(change["new"]) if change["new"] else ()
@@ -163,6 +173,32 @@ class EGraphPanel(Panel):
                 if here in known:
                     self.node.value = here
                     return
+
+    # ---------------------------------------------------------------------------------- why
+
+    def why_not(self) -> None:
+        """Say whether the chosen rule fired at the chosen node, and if not, why."""
+        egraph, node, rule = self.state.egraph, self.node.value, self.rule.value
+        if egraph is not None and node is not None and rule is not None:
+            region = self.region.value or 0
+            self._answer(lambda: why_not_view.body(egraph.why_not(rule, node, region)))
+
+    def explain(self) -> None:
+        """Show the chain of rules from the chosen node to the chosen form."""
+        egraph, node, goal = self.state.egraph, self.node.value, self.goal.value
+        if egraph is not None and node is not None and goal is not None:
+            region = self.region.value or 0
+            self._answer(lambda: explain_view.body(egraph.explain(node, goal, region)))
+
+    def _answer(self, ask: Callable[[], list[Any]]) -> None:
+        def work() -> None:
+            try:
+                put(self.reason, *ask())
+            except LuminalError as error:
+                put(self.reason, el("pre", str(error), class_="bad"))
+
+        put(self.reason, nothing("Looking…"))
+        self.state.job.start("explanation", work)
 
     # -------------------------------------------------------------------------------- rules
 
@@ -192,6 +228,15 @@ class EGraphPanel(Panel):
 RULE_HINT = """;; law: x + x = 2 * x
 ;; class: exact
 (rewrite (Add x x) (Mul (Const 2.0 d) x) :when ((= d (dtype x)) (floating d)) :name "double")"""
+
+
+def members(part: Part, classes: Sequence[EClass]) -> list[tuple[str, str]]:
+    """The forms of a node as choices: what they say, and what `explain` calls them."""
+    return [
+        (f"{egraph_view.form(part, n)}  ({n.rule})", f"{c.sort.lower()}{c.id}.{k}")
+        for c in classes
+        for k, n in enumerate(c.nodes)
+    ]
 
 
 def born(part: Part, iteration: int) -> list[Any]:

@@ -76,7 +76,7 @@ class SearchPanel(Panel):
         except LuminalError as error:
             put(self.facts, el("p", str(error), class_="bad"))
             return
-        self.state.search(budget, self.seed.value)
+        self.state.search(budget, self.seed.value, strategy=self.strategy.value)
 
     def _buttons(self) -> None:
         running = self.state.job.state != "idle"
