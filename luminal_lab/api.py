@@ -14,21 +14,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from luminal_lab.errors import LuminalError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from luminal_lab.egraph import EGraph, Limits
     from luminal_lab.egraph.ruleset import RuleSet
     from luminal_lab.egraph.soundness import RuleCheck
     from luminal_lab.egraph.stepping import Stepping
     from luminal_lab.hlir import Hlir
-    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.runtime import CpuTarget, Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result, Strategy
-    from luminal_lab.search.target import Target
 
 Rules: TypeAlias = "str | Path | RuleSet | Sequence[str | Path | RuleSet] | None"
 TARGETS = ("cpu", "cuda", "mps")
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str, executor: Executor | Any = None) -> CpuTarget:
     """The runtime of a target.
+
+    Arguments:
+        name: Of the target.
+        executor: Where to measure, see `search`.
 
     Raises:
         LuminalError: for an unknown target, or one that this machine or version cannot run.
@@ -42,7 +47,7 @@ def target_of(name: str) -> Target:
         )
     from luminal_lab.runtime.cpu import CpuTarget
 
-    return CpuTarget()
+    return CpuTarget(executor=executor)
 
 
 def capture(
@@ -205,6 +210,7 @@ def search(
     strategy: str | Strategy = "genetic",
     replay: str | Path | Result | None = None,
     cancel: threading.Event | None = None,
+    executor: Executor | Any = None,
 ) -> Result:
     """Find the fastest candidate that computes the right thing.
 
@@ -219,6 +225,10 @@ def search(
         replay: A saved result, or its file: its candidates are rebuilt without exploring or
             measuring, and the table is the saved one.
         cancel: Set it, from any thread, to end the search and keep what was found.
+        executor: Where kernels are compiled, verified and timed: any
+            `concurrent.futures.Executor` whose processes can import this package, or a dask
+            `Client`. Its machines must be like this one: their times are compared. With None,
+            kernels are compiled on all cores of this machine, and timed one at a time.
 
     Returns:
         `result.best` and everything that was tried. Ctrl-C ends the search and keeps what was
@@ -230,16 +240,17 @@ def search(
     from luminal_lab.search.budget import Budget
     from luminal_lab.search.run import search as run
 
-    return run(
-        egraph,
-        budget=budget or Budget(),
-        seed=seed,
-        target=target_of(egraph.target),
-        progress=progress,
-        strategy=strategy,
-        replay=replay,
-        cancel=cancel,
-    )
+    with target_of(egraph.target, executor) as target:
+        return run(
+            egraph,
+            budget=budget or Budget(),
+            seed=seed,
+            target=target,
+            progress=progress,
+            strategy=strategy,
+            replay=replay,
+            cancel=cancel,
+        )
 
 
 def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) -> Executable:
@@ -276,6 +287,7 @@ def compile(
     rules: Rules = None,
     freeze: bool = True,
     progress: bool = False,
+    executor: Executor | Any = None,
 ) -> Executable:
     """Capture, saturate, search and build in one call.
 
@@ -297,6 +309,7 @@ def compile(
         rules=rules,
         freeze=freeze,
         progress=progress,
+        executor=executor,
     )
 
 
@@ -309,6 +322,7 @@ def compile_hlir(
     rules: Rules = None,
     freeze: bool = True,
     progress: bool = False,
+    executor: Executor | Any = None,
 ) -> Executable:
     """`compile` from a captured program on; the budget may be given as a Budget's fields."""
     target_of(target)  # a target that cannot run is refused before any work is done
@@ -317,7 +331,7 @@ def compile_hlir(
 
         budget = Budget(**budget)
     egraph = saturate(hlir, target=target, rules=rules, progress=progress)
-    result = search(egraph, budget=budget, seed=seed, progress=progress)
+    result = search(egraph, budget=budget, seed=seed, progress=progress, executor=executor)
     return build(result.best, freeze=freeze, progress=progress)
 
 

@@ -32,6 +32,7 @@ from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime.cache import FileCache, digest
 
 CACHE = FileCache("c")
+_SCRATCH = "luminal-cc-"  # then the process that made the folder
 UNIT_SECONDS = 300.0  # a unit that takes longer is given up
 
 # The part of fast-math that keeps NaN and infinity; at compile time only, since linking with
@@ -44,7 +45,17 @@ MATH_FLAGS = (
     "-fno-signed-zeros",
     "-ffp-contract=fast",
 )
-LANGUAGE_FLAGS = ("-std=gnu11", "-fwrapv", "-fno-strict-aliasing", "-fPIC", "-w")
+LANGUAGE_FLAGS = ("-std=gnu11", "-fwrapv", "-fno-strict-aliasing", "-fPIC")
+# What is never meant in generated code, and would otherwise be a wrong result or a crash. Other
+# warnings are not asked for: generated text has unused names, and nobody reads it twice.
+ERRORS = (
+    "int-conversion",
+    "incompatible-pointer-types",
+    "implicit-function-declaration",
+    "implicit-int",
+    "return-type",
+    "uninitialized",
+)
 
 Family = Literal["gcc", "clang", "apple", "zig"]
 
@@ -135,7 +146,10 @@ class Compiler:
         arch = ["-mcpu=native"] if self.family == "apple" else ["-march=native"]
         if cpu().vector_bytes == 64:
             arch.append("-mprefer-vector-width=512")
-        return ("-O3", *arch, *MATH_FLAGS, *LANGUAGE_FLAGS)
+        errors = [f"-Werror={name}" for name in ERRORS]
+        if self.family != "gcc":  # clang counts a lost const among the pointer types
+            errors.append("-Wno-incompatible-pointer-types-discards-qualifiers")
+        return ("-O3", *arch, *MATH_FLAGS, *LANGUAGE_FLAGS, *errors)
 
     @property
     def link_flags(self) -> tuple[str, ...]:
@@ -289,7 +303,7 @@ def link(objects: Sequence[Path], *, compiler: Compiler | None = None) -> Path:
     key = digest("link", *(path.stem for path in objects), compiler.key)
     if (path := CACHE.get(key, ".so")) is not None:
         return path
-    with tempfile.TemporaryDirectory(prefix="luminal-ld-") as folder:
+    with _scratch() as folder:
         out = Path(folder) / "out.so"
         command = [*compiler.command, *compiler.link_flags, *map(str, objects), "-o", str(out)]
         code, message = _Children().run(command, folder, UNIT_SECONDS)
@@ -362,7 +376,7 @@ class _Children:
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                env={**os.environ, "LC_ALL": "C"},
+                env={**os.environ, "LC_ALL": "C", "TMPDIR": folder},
             )
             self.running.append(child)
         try:
@@ -393,10 +407,38 @@ def _kill_group(child: subprocess.Popen[str]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder for one run of the compiler, which also keeps its own files there."""
+    _sweep(tempfile.gettempdir())
+    prefix = f"{_SCRATCH}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+@functools.cache
+def _sweep(root: str) -> None:
+    """Remove, once in a process, what killed processes of this machine have left."""
+    for folder in Path(root).glob(f"{_SCRATCH}*"):
+        pid = folder.name.removeprefix(_SCRATCH).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
 def _compile(
     unit: Unit, key: str, compiler: Compiler, group: _Children, seconds: float
 ) -> Path | CompilerError:
-    with tempfile.TemporaryDirectory(prefix="luminal-cc-") as folder:
+    with _scratch() as folder:
         source, out = Path(folder) / "kernel.c", Path(folder) / "kernel.o"
         source.write_text(unit.text)
         flags = [*compiler.flags, *unit.flags]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +18,23 @@ from luminal_lab.errors import CompilerError, LuminalError
 from luminal_lab.runtime import calibration
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.cache import digest
+from luminal_lab.runtime.exclusive import compiling, in_turns, timing
 from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.measure import TIMEOUT, Worker, measure_job
-from luminal_lab.runtime.program import Code, KernelCode
+from luminal_lab.runtime.pool import LocalPool, WorkerLost
+from luminal_lab.runtime.prepare import Order, Prepared, linked, prepare
+from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
 from luminal_lab.search.candidate import Candidate, LibraryKernel
+from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.machine import Machine
 from luminal_lab.search.target import Expected, Job, Measurement
 
-_BATCH = 16  # jobs that are compiled together, before any of them is timed
+_WAVE = 16  # jobs that are compiled together, before any of them is timed; more on many cores
+_WAVE_BYTES = 1 << 30  # bytes of inputs after which a wave is full
+_FEW = 8  # so few jobs are not worth starting processes for
+
+Handed = Future[Prepared] | KernelCode | Prepared
 
 
 class CpuTarget:
@@ -32,18 +43,33 @@ class CpuTarget:
     How a kernel is timed: after a first run, 3 to 15 samples of at least 50 µs each; operands
     and outputs stay where they are (in a program, a producer has just written them); constants
     of some size are read from copies that exceed the last-level cache (in a program, the
-    other layers have evicted them). Nothing is compiled while a kernel is timed.
+    other layers have evicted them). Jobs come in waves: those of a wave are compiled on all
+    cores, while this process computes what they must give; then they are timed one by one, and
+    nothing is compiled meanwhile, by this search or by another one on this machine.
 
     Arguments:
         threads: Threads that kernels run on; PyTorch's number when None.
         timeout: Seconds that one job may take in the child.
+        executor: Where to measure instead: any `concurrent.futures.Executor`, or a dask
+            `Client`; see `Distributor`.
+        workers: Processes that generate and compile code here; as many as cores when None, and
+            with 0 this process does it itself.
     """
 
     name = "cpu"
 
-    def __init__(self, threads: int | None = None, timeout: float = TIMEOUT):
+    def __init__(
+        self,
+        threads: int | None = None,
+        timeout: float = TIMEOUT,
+        executor: Executor | Any = None,
+        workers: int | None = None,
+    ):
         self.threads = threads or calibration.thread_count()
-        self._worker = Worker(timeout)
+        self.timeout, self.executor = timeout, executor
+        self.workers = (os.cpu_count() or 1) if workers is None else workers
+        self._worker = Worker(timeout, self.threads)
+        self._pool: LocalPool | None = None
 
     def machine(self) -> Machine:
         """This machine's rates, measured once and cached; generic ones without a compiler."""
@@ -51,10 +77,7 @@ class CpuTarget:
 
     def fingerprint(self) -> str:
         """What timings and generated code depend on."""
-        try:
-            return f"{calibration.fingerprint(self.threads)}; generator {generator_digest()}"
-        except CompilerError:
-            return f"no compiler; {self.threads} threads"
+        return fingerprint(self.threads)
 
     def schedules(self, kernel: Kernel) -> list[Any]:
         """Schedules of a kernel as plain data, the default one first.
@@ -68,75 +91,141 @@ class CpuTarget:
         return json.loads(json.dumps([s.to_data() for s in found]))  # as it is read from files
 
     def measure(
-        self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None
+        self,
+        jobs: Iterable[Job],
+        *,
+        progress: Callable[[int], None] | None = None,
+        deadline: float | None = None,
     ) -> Iterator[Measurement]:
-        """Compile, verify and time jobs in a child process; one Measurement each, in order.
+        """Compile, verify and time jobs in other processes; one Measurement each, in order.
 
         Arguments:
-            jobs: What to measure; at most 16 are compiled ahead of being timed.
+            jobs: What to measure; taken from in waves. A length (or length hint) helps.
             progress: Called with the number of jobs done.
+            deadline: When to stop (`time.monotonic`).
 
         Raises:
             CompilerError: when there is no compiler at all.
-            KeyboardInterrupt: on Ctrl-C; compilers and the child are ended.
+            SearchError: when the executor cannot measure for this machine.
+            KeyboardInterrupt: on Ctrl-C; compilers and children are ended.
         """
         cc.discover()
-        done = 0
+        if self.executor is not None:
+            from luminal_lab.runtime.distribute import Distributor
+
+            yield from Distributor(self, self.executor).measure(
+                jobs, progress=progress, deadline=deadline
+            )
+        else:
+            yield from self.measure_here(jobs, progress=progress, deadline=deadline)
+
+    def measure_here(
+        self,
+        jobs: Iterable[Job],
+        *,
+        progress: Callable[[int], None] | None = None,
+        deadline: float | None = None,
+    ) -> Iterator[Measurement]:
+        """`measure` on this machine, whatever the executor."""
+        done, pooled = 0, self.workers > 0 and length_hint(jobs, 0) > _FEW
+        stream, late = iter(jobs), _Deadline(deadline)
         try:
-            for start in range(0, len(jobs), _BATCH):
-                batch = jobs[start : start + _BATCH]
-                for job, prepared in zip(batch, self._prepare(batch)):
-                    if isinstance(prepared, Measurement):
-                        result = prepared
-                    else:
-                        result = self._run(job, *prepared)
+            while (wave := self._wave(stream, pooled)) and not late():
+                if (ready := self._compiled(wave, late)) is None:
+                    return
+                for result in in_turns(ready, lambda pair: self._timed(*pair, late)):
+                    if result is None:
+                        return
                     done += 1
                     if progress is not None:
                         progress(done)
                     yield result
+        except GeneratorExit:
+            raise
         except BaseException:
-            self._worker.close()
+            self.close()
             raise
 
     def measure_code(self, job: Job, code: KernelCode) -> Measurement:
         """Compile, verify and time given code for a job's kernel, in the child process."""
-        (compiled,) = cc.compile_units([code.unit])
-        prepared = _linked(code, compiled)
         try:
-            if isinstance(prepared, Measurement):
-                return prepared
-            return self._run(job, *prepared)
+            with compiling():
+                prepared = linked(code, cc.compile_units([code.unit])[0])
+            with timing():
+                return trial(self._worker, job, prepared, self.machine())
         except BaseException:
             self._worker.close()
             raise
 
-    def _run(self, job: Job, code: Code, library: Path | None) -> Measurement:
-        return measure_job(
-            self._worker,
-            job,
-            library,
-            code if isinstance(code, KernelCode) else None,
-            threads=self.threads,
-            last_level=self.machine().l3,
-            blas="ll_sgemm" in code.text if isinstance(code, KernelCode) else False,
-        )
+    def _wave(self, stream: Iterator[Job], pooled: bool) -> list[tuple[Job, Handed]]:
+        """The next jobs; the pool compiles each while the next is made."""
+        wave: list[tuple[Job, Handed]] = []
+        seen: dict[int, int] = {}
+        for job in itertools.islice(stream, max(_WAVE, 8 * self.workers)):
+            wave.append((job, self._handed(job, pooled)))
+            seen |= {id(x): x.nbytes for x in job.inputs.values()}
+            if sum(seen.values()) > _WAVE_BYTES:
+                break
+        return wave
 
-    def _prepare(self, jobs: Sequence[Job]) -> list[Measurement | tuple[Code, Path | None]]:
-        """Code and library of each job, or why there is none."""
-        codes: list[Code | Measurement] = []
-        for job in jobs:
+    def _handed(self, job: Job, pooled: bool) -> Handed:
+        """A job's code: asked of the pool, or generated here and not compiled yet."""
+        if pooled and isinstance(job.kernel, Kernel):
+            return self._submitted(job)
+        try:
+            if isinstance(job.kernel, LibraryKernel):
+                code = library_code(job.kernel)
+            else:
+                code = kernel_code(job.kernel, job.schedule, self.machine())
+        except LuminalError as error:
+            return Prepared(failure=str(error))
+        return code if isinstance(code, KernelCode) else Prepared()
+
+    def _submitted(self, job: Job) -> Future[Prepared]:
+        if self._pool is None:
+            self._pool = LocalPool(self.workers)
+        order = Order(kernel_text(job.kernel), job.schedule, self.machine())
+        return self._pool.submit(prepare, order)
+
+    def _compiled(
+        self, wave: list[tuple[Job, Handed]], late: _Deadline
+    ) -> list[tuple[Job, Prepared]] | None:
+        """The libraries of a wave, None when it took too long."""
+        codes = [h for _, h in wave if isinstance(h, KernelCode)]
+        with compiling():
+            objects = cc.compile_units([c.unit for c in codes])
+            made = iter([linked(c, o) for c, o in zip(codes, objects)])
+        out: list[tuple[Job, Prepared]] = []
+        for job, handed in wave:
+            if isinstance(handed, Future):
+                handed = self._waited(job, handed, late)
+                if handed is None:
+                    return None
+            elif isinstance(handed, KernelCode):
+                handed = next(made)
+            out.append((job, handed))
+        return out
+
+    def _waited(self, job: Job, future: Future[Prepared], late: _Deadline) -> Prepared | None:
+        for again in (True, False):
             try:
-                if isinstance(job.kernel, LibraryKernel):
-                    codes.append(library_code(job.kernel))
-                else:
-                    codes.append(kernel_code(job.kernel, job.schedule, self.machine()))
-            except LuminalError as error:
-                codes.append(Measurement(False, reason="compile failed", message=str(error)))
-        units = [c.unit for c in codes if isinstance(c, KernelCode)]
-        objects = iter(cc.compile_units(units))
-        pairs = [(c, next(objects) if isinstance(c, KernelCode) else None) for c in codes]
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return list(pool.map(_linked, *zip(*pairs)))
+                return future.result(late.left())
+            except TimeoutError:
+                self._end_pool()
+                return None
+            except WorkerLost as error:
+                if not again:
+                    return Prepared(failure=str(error), reason="crashed")
+                future = self._submitted(job)
+        raise AssertionError
+
+    def _timed(self, job: Job, prepared: Prepared, late: _Deadline) -> Measurement | None:
+        return None if late() else trial(self._worker, job, prepared, self.machine())
+
+    def _end_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.kill()
+            self._pool = None
 
     def programs(
         self,
@@ -160,7 +249,8 @@ class CpuTarget:
         return time_programs(candidates, expected, threads=self.threads, deadline=deadline)
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child processes; they start again when they are needed."""
+        self._end_pool()
         self._worker.close()
 
     def __enter__(self) -> CpuTarget:
@@ -173,19 +263,42 @@ class CpuTarget:
         return f"CpuTarget({cc.cpu().model}, {self.threads} threads)"
 
 
-def _linked(
-    code: Code | Measurement, compiled: Path | CompilerError | None
-) -> Measurement | tuple[Code, Path | None]:
-    if isinstance(code, Measurement):
-        return code
-    if compiled is None:
-        return code, None
+class _Deadline:
+    """When to stop, as a question."""
+
+    def __init__(self, at: float | None):
+        self.at = at
+
+    def __call__(self) -> bool:
+        return self.at is not None and time.monotonic() > self.at
+
+    def left(self) -> float | None:
+        """Seconds until then, None for ever."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
+
+
+def trial(worker: Worker, job: Job, prepared: Prepared, machine: Machine) -> Measurement:
+    """Verify and time one compiled job in a child."""
+    if prepared.failure:
+        return Measurement(False, reason=prepared.reason, message=prepared.failure)
+    code = prepared.code
+    return measure_job(
+        worker,
+        job,
+        Path(prepared.library) if prepared.library else None,
+        code,
+        threads=machine.threads,
+        last_level=machine.l3,
+        blas=code is not None and "ll_sgemm" in code.text,
+    )
+
+
+def fingerprint(threads: int) -> str:
+    """What timings and generated code depend on, for kernels on so many threads here."""
     try:
-        if isinstance(compiled, CompilerError):
-            raise compiled
-        return code, cc.link([compiled])
-    except CompilerError as error:
-        return Measurement(False, reason="compile failed", message=str(error))
+        return f"{calibration.fingerprint(threads)}; generator {generator_digest()}"
+    except CompilerError:
+        return f"no compiler; {threads} threads"
 
 
 @functools.lru_cache(maxsize=8)

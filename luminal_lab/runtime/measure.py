@@ -39,10 +39,11 @@ class Worker:
 
     Arguments:
         timeout: Seconds that one job may take.
+        threads: Threads that kernels run on.
     """
 
-    def __init__(self, timeout: float = TIMEOUT):
-        self.timeout = timeout
+    def __init__(self, timeout: float = TIMEOUT, threads: int = 1):
+        self.timeout, self.threads = timeout, threads
         self._child: subprocess.Popen[bytes] | None = None
         self._log: Any = None
         self._finalizer: weakref.finalize | None = None
@@ -98,14 +99,15 @@ class Worker:
             return self._child
         self.close()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
-        path = os.pathsep.join(p for p in (_package_parent(), *sys.path) if p)
+        path = os.pathsep.join(p for p in (package_parent(), *sys.path) if p)
         self._child = subprocess.Popen(
             [sys.executable, "-m", "luminal_lab.runtime.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends it
-            env={**os.environ, "PYTHONPATH": path},
+            # Kernels say on how many threads they run; dask workers would forbid more than one.
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(self.threads)},
         )
         self._finalizer = weakref.finalize(self, _end, self._child)
         return self._child
@@ -162,7 +164,8 @@ def _death(code: int) -> str:
     return f"the kernel's process ended with status {code}"
 
 
-def _package_parent() -> str:
+def package_parent() -> str:
+    """The folder that this package lies in."""
     return str(Path(__file__).resolve().parents[2])
 
 
@@ -181,20 +184,20 @@ class Exchange:
         for name, nbytes in self.nbytes.items():
             self.offsets[name] = total
             total += region_bytes(nbytes)
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        descriptor, self.path = tempfile.mkstemp(prefix=f"luminal-{os.getpid()}-", dir=folder)
+        size = max(total, mmap.PAGESIZE)
+        descriptor, self.path = _shared_file()
         try:
             # Reserve the pages now: a full disk is an error here, and a bus error later.
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, max(total, mmap.PAGESIZE))
+                os.posix_fallocate(descriptor, 0, size)
             else:
-                os.ftruncate(descriptor, max(total, mmap.PAGESIZE))
-            self.map = mmap.mmap(descriptor, max(total, mmap.PAGESIZE))
+                os.ftruncate(descriptor, size)
+            self.map = mmap.mmap(descriptor, size)
         except BaseException:
-            os.unlink(self.path)
-            raise
-        finally:
             os.close(descriptor)
+            self._remove()
+            raise
+        self._descriptor = descriptor
 
     def tensor(self, name: str) -> Tensor:
         """A buffer's contents as a tensor over the file."""
@@ -215,8 +218,25 @@ class Exchange:
 
     def close(self) -> None:
         """Remove the file."""
+        os.close(self._descriptor)
+        self._remove()
+
+    def _remove(self) -> None:
+        if not self.path.startswith("/proc/"):
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+
+def _shared_file() -> tuple[int, str]:
+    """Memory as a file: descriptor, and a path by which another process can open it.
+
+    On Linux it has no name, so that nothing is left behind however this process ends.
+    """
+    if sys.platform == "linux" and os.access("/proc/self/fd", os.R_OK):
         with contextlib.suppress(OSError):
-            os.unlink(self.path)
+            descriptor = os.memfd_create("luminal", os.MFD_CLOEXEC)
+            return descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
+    return tempfile.mkstemp(prefix=f"luminal-{os.getpid()}-")
 
 
 def measure_job(

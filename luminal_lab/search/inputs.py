@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.graph import Hlir, InputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _SMALL = 4  # integers that index nothing are below this
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a random input is made: a few numbers that can travel in place of the tensor.
+
+    Arguments:
+        shape: Of the tensor.
+        dtype: Its name.
+        seed: Of the generator.
+        scale: Of floats.
+        high: Integers are below it.
+
+    >>> float(Recipe((2, 3), "f32", seed=1).make().abs().min()) >= 0.05
+    True
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    seed: int
+    scale: float = 1.0
+    high: int = _SMALL
+
+    def make(self) -> Tensor:
+        """The tensor, the same on every machine."""
+        import torch
+
+        rng = torch.Generator().manual_seed(self.seed)
+        kind = DTYPES[self.dtype]
+        dtype = torch_dtype(kind, "native")
+        if kind.is_float:
+            magnitude = 0.05 + 0.6 * torch.randn(self.shape, generator=rng).abs()
+            sign = torch.randint(0, 2, self.shape, generator=rng) * 2 - 1
+            return (magnitude * sign * self.scale).to(dtype)
+        if self.dtype == "bool":
+            return torch.rand(self.shape, generator=rng) < 0.8
+        return torch.randint(0, self.high, self.shape, generator=rng).to(dtype)
 
 
 def search_inputs(
@@ -31,18 +70,25 @@ def search_inputs(
         1.5 (divided by the root of the last dim for weights with several dims); integers are
         valid indices into whatever they index; four of five bools are true.
     """
-    import torch
+    recipes = input_recipes(hlir, weights, seed)
+    return {
+        spec.name: recipes[spec.name].make()
+        if spec.name in recipes
+        else (weights or {})[spec.name].detach()
+        for spec in hlir.inputs
+    }
 
-    weights = weights or {}
+
+def input_recipes(
+    hlir: Hlir, weights: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, Recipe]:
+    """How each input that is no usable weight is made; see `search_inputs`."""
     bounds = index_bounds(hlir)
-    out: dict[str, Tensor] = {}
+    out: dict[str, Recipe] = {}
     for k, spec in enumerate(hlir.inputs):
-        given = weights.get(spec.name)
-        if given is not None and usable(given):
-            out[spec.name] = given.detach()
-            continue
-        rng = torch.Generator().manual_seed(seed * 7919 + k)
-        out[spec.name] = _random(hlir, spec, bounds, rng)
+        given = (weights or {}).get(spec.name)
+        if given is None or not usable(given):
+            out[spec.name] = _recipe(hlir, spec, bounds, seed * 7919 + k)
     return out
 
 
@@ -53,22 +99,13 @@ def usable(tensor: Tensor) -> bool:
     return not tensor.dtype.is_floating_point or bool(torch.isfinite(tensor).all())
 
 
-def _random(hlir: Hlir, spec: InputSpec, bounds: Mapping[str, int], rng: Any) -> Tensor:
-    import torch
-
+def _recipe(hlir: Hlir, spec: InputSpec, bounds: Mapping[str, int], seed: int) -> Recipe:
     node = hlir.nodes[spec.node]
-    dtype = torch_dtype(node.dtype, "native")
-    if node.dtype.is_float:
-        magnitude = 0.05 + 0.6 * torch.randn(node.shape, generator=rng).abs()
-        sign = torch.randint(0, 2, node.shape, generator=rng) * 2 - 1
-        scale = 1.0
-        if spec.kind != "arg" and len(node.shape) > 1:
-            scale = 1 / math.sqrt(max(1, node.shape[-1]))
-        return (magnitude * sign * scale).to(dtype)
-    if node.dtype.name == "bool":
-        return torch.rand(node.shape, generator=rng) < 0.8
-    high = max(1, bounds.get(spec.name, _SMALL))
-    return torch.randint(0, high, node.shape, generator=rng).to(dtype)
+    shape = tuple(int(n) for n in node.shape)
+    scale = 1.0
+    if spec.kind != "arg" and len(shape) > 1:
+        scale = 1 / math.sqrt(max(1, shape[-1]))
+    return Recipe(shape, node.dtype.name, seed, scale, max(1, bounds.get(spec.name, _SMALL)))
 
 
 def index_bounds(hlir: Hlir) -> dict[str, int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph
     from luminal_lab.search.budget import Effort
 
-_BATCH = 8  # jobs whose inputs are in memory at once
+_RECENT = 4  # kernels whose inputs and expected values are kept
 _LARGEST = 2 << 30  # bytes of a kernel's buffers that are still measured
 _DOUBT = 1.5  # a kernel that takes so many times its prediction is measured again
 _AGAIN = 2  # times at most
@@ -93,6 +93,7 @@ class Measurer:
         self.fingerprint = target.fingerprint()
         self.known: dict[str, _Known] = {}
         self._verifiers: dict[int, RegionVerifier] = {}
+        self._recent: dict[str, tuple[Any, Any, Any]] = {}  # by kernel text, the last few
         self._forgetful = False
 
     @property
@@ -215,22 +216,22 @@ class Measurer:
             else:
                 todo.append((k, schedule))
         done = len(plan) - len(todo)
-        for start in range(0, len(todo), _BATCH):
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            batch = todo[start : start + _BATCH]
-            jobs = list(self._jobs(batch))
-            for (k, schedule), measurement in zip(batch, self.target.measure(jobs)):
-                known = k.best
-                k.tried.append((schedule, measurement))
-                k.new = True
-                self.timings += 1
-                if not again or k.best is not known:  # a slower repetition says nothing
-                    self._remember(k, schedule, measurement)
-                done += 1
-                progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+        if not todo or (deadline is not None and time.monotonic() > deadline):
+            return
+        jobs = _Jobs(len(todo), self._made(todo))
+        results = self.target.measure(jobs, deadline=deadline)
+        for measurement, (k, schedule) in zip(results, todo):
+            known = k.best
+            k.tried.append((schedule, measurement))
+            k.new = True
+            self.timings += 1
+            if not again or k.best is not known:  # a slower repetition says nothing
+                self._remember(k, schedule, measurement)
+            done += 1
+            progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+        self._recent.clear()
 
-    def _jobs(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
+    def _made(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
         """The jobs for which there is time to compute what they must give."""
         for k, schedule in todo:
             try:
@@ -239,8 +240,14 @@ class Measurer:
                 return
 
     def _job(self, k: _Known, schedule: Any) -> Job:
-        inputs, expected = self.verifier(k.region).job(k.step)
-        return Job(k.step.kernel, schedule, inputs, expected)
+        text = k.step.text
+        if text not in self._recent:  # its schedules follow each other
+            verifier = self.verifier(k.region)
+            self._recent[text] = (*verifier.job(k.step), verifier.recipes(k.step))
+            if len(self._recent) > _RECENT:
+                del self._recent[next(iter(self._recent))]
+        inputs, expected, recipes = self._recent[text]
+        return Job(k.step.kernel, schedule, inputs, expected, recipes=recipes)
 
     def verifier(self, region: int) -> RegionVerifier:
         """What the kernels of a region must compute."""
@@ -305,6 +312,19 @@ class Measurer:
         """What the predictions of a region's kernels are to be multiplied by."""
         known = [k for k in self.known.values() if k.region == region]
         return calibration([(k.best[1].median or 0.0, k.step.seconds) for k in known if k.best])
+
+
+class _Jobs:
+    """Jobs that are made when they are taken; their number is known before."""
+
+    def __init__(self, count: int, jobs: Iterator[Job]):
+        self.count, self.jobs = count, jobs
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Job]:
+        return self.jobs
 
 
 def _too_large(step: Step) -> Measurement | None:

@@ -5,7 +5,7 @@ Search does not import code generation or the runtime; they implement this proto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -95,6 +95,7 @@ class Job:
         inputs: A torch tensor of the buffer's shape and dtype for each buffer that is read.
         expected: For each buffer that is written.
         timed: Whether to time it too, or only to verify it.
+        recipes: How to make some of the inputs again elsewhere (`search.inputs.Recipe`).
     """
 
     kernel: Kernel | LibraryKernel
@@ -102,6 +103,7 @@ class Job:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     expected: Mapping[str, Expected] = field(default_factory=dict)
     timed: bool = True
+    recipes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,19 @@ class Target(Protocol):
         ...
 
     def measure(
-        self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None
+        self,
+        jobs: Iterable[Job],
+        *,
+        progress: Callable[[int], None] | None = None,
+        deadline: float | None = None,
     ) -> Iterator[Measurement]:
         """Compile, verify and time jobs away from this process; one Measurement each, in order.
+
+        Arguments:
+            jobs: Taken from as measuring goes on: making a job may be expensive. When they
+                have a length (or a length hint), work is divided accordingly.
+            progress: Told how many are done.
+            deadline: When to stop (`time.monotonic`), with fewer measurements than jobs.
 
         A failing job never raises: it is reported. What was yielded before an interrupt stays
         valid.

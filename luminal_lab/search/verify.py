@@ -24,7 +24,7 @@ from luminal_lab.resources import rules_dir
 from luminal_lab.search.assemble import RegionKernels, Step
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.search.execute import stored, value_at
-from luminal_lab.search.inputs import search_inputs
+from luminal_lab.search.inputs import Recipe, input_recipes, search_inputs
 from luminal_lab.search.target import Expected, Tolerance
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class RegionVerifier:
         self.rules = {r.name: r for r in egraph.rules}
         weights = _weights_of(egraph, region)
         self.reference = Reference(self.part.hlir, search_inputs(self.part.hlir, weights, seed))
+        self._recipes = input_recipes(self.part.hlir, weights, seed)
         self._node_of: dict[int, int] = {}
         for node, t in sorted(self.part.node_class.items()):
             if self._same_layout(node, t):
@@ -169,6 +170,16 @@ class RegionVerifier:
             else:
                 inputs[name] = self.tensor(t).to(torch_dtype(cls.dtype, "native")).contiguous()
         return inputs, expected
+
+    def recipes(self, step: Step) -> dict[str, Recipe]:
+        """How to make again those inputs of a kernel that are random inputs of the region."""
+        out: dict[str, Recipe] = {}
+        for name, t in step.tensors.items():
+            made = self._recipes.get(self.space.inputs[t] or "")
+            if made is not None and t not in step.writes:
+                if made.shape == tuple(self.part.classes[t].shape):
+                    out[name] = made
+        return out
 
     def _expected(self, t: int, base: float) -> Expected:
         cls = self.part.classes[t]

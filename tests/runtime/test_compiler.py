@@ -144,3 +144,41 @@ def _gone(pid: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("int f(char *p) { return p; }", "int-conversion"),
+        ("float *f(double *p) { return p; }", "incompatible-pointer-types"),
+        ("int f(void) { return g(); }", "implicit-function-declaration"),
+        ("float f(void) { float x; return x; }", "uninitialized"),
+        ("int f(void) { }", "return-type"),
+    ],
+)
+def test_what_is_never_meant_is_an_error(fresh_cache, c_compiler, text, told):
+    (result,) = cc.compile_units([cc.Unit("sum_1f0c2a7b", text)])
+    assert isinstance(result, CompilerError)
+    assert told in str(result)
+    assert "rejected sum_1f0c2a7b" in result.what
+
+
+def test_what_is_only_untidy_is_not(fresh_cache, c_compiler):
+    text = "static int unused; int f(const char *p) { int x = 1; char *q = p; return *q; }"
+    (result,) = cc.compile_units([cc.Unit("f", text)])
+    assert isinstance(result, Path), result
+
+
+def test_folders_of_killed_processes_are_removed(
+    fresh_cache, c_compiler, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                           capture_output=True, text=True)  # fmt: skip
+    left = tmp_path / f"luminal-cc-{int(ended.stdout)}-x"
+    mine = tmp_path / f"luminal-cc-{os.getpid()}-x"
+    left.mkdir()
+    mine.mkdir()
+    cc.compile_units([GOOD])
+    assert not left.exists()
+    assert mine.exists()

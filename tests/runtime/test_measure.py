@@ -71,7 +71,7 @@ def job(inputs):
 @pytest.fixture
 def target(monkeypatch, c_compiler):
     monkeypatch.setattr(cpu, "kernel_code", lambda kernel, schedule, machine: CODES[schedule])
-    with CpuTarget(timeout=2) as made:
+    with CpuTarget(timeout=2, workers=0) as made:
         yield made
 
 
@@ -196,7 +196,7 @@ from tests.runtime import test_measure as t
 cpu.kernel_code = lambda kernel, schedule, machine: t.CODES[schedule]
 x = torch.randn(t.SHAPE)
 job = t.Job(t.kernel("mul", 2, t.SHAPE), "hangs", {"b0": x, "b1": x}, {})
-target = cpu.CpuTarget(timeout=60)
+target = cpu.CpuTarget(timeout=60, workers=0)
 target._worker._start()
 print(target._worker._child.pid, flush=True)
 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luminal_lab.egraph.values import Kernel
@@ -62,7 +62,11 @@ class FakeTarget:
         return out
 
     def measure(
-        self, jobs: Sequence[Job], *, progress: Callable[[int], None] | None = None
+        self,
+        jobs: Iterable[Job],
+        *,
+        progress: Callable[[int], None] | None = None,
+        deadline: float | None = None,
     ) -> Iterator[Measurement]:
         """Evaluate each kernel."""
         for job in jobs:
