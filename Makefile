@@ -5,7 +5,7 @@ VENV := .venv
 PY   := $(VENV)/bin/python
 # The constraints hold the one torch version that everything is tested with.
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
-EXTRAS := notebook,models,gpu,dev
+EXTRAS := notebook,models,gpu,distributed,dev
 
 # What a caller may set: a Python (3.11 or newer), more pip options for the torch step (such as
 # the index of CPU builds on a machine whose default build is for CUDA), workers, pytest options.

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("rules", _rules, "the rules, with their laws and tolerance classes")
     command("doctor", _doctor, "what this machine has: compiler, threads, bandwidth, cache")
+    command("calibrate", _calibrate, "measure this machine's rates again")
     bench = command("bench", _bench, "time workloads against eager PyTorch and torch.compile")
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
@@ -229,6 +230,12 @@ def _doctor(_: argparse.Namespace) -> None:
     from luminal_lab.runtime.report import doctor
 
     print(doctor())
+
+
+def _calibrate(_: argparse.Namespace) -> None:
+    from luminal_lab.runtime.calibration import calibration
+
+    print(calibration(fresh=True))
 
 
 def _bench(options: argparse.Namespace) -> int:

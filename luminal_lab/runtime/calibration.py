@@ -1,32 +1,48 @@
-"""Measure the rates of this machine that the cost model divides by, once per machine."""
+"""The rates of this machine that the cost model divides by: measured once, then remembered.
+
+They are remembered with their quality. Rates that were taken on a busy machine, or that a
+measurement has contradicted since (a kernel that would be faster than the memory), are measured
+again: not at every start, so that two runs agree on what they use.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from luminal_lab.errors import CacheError
 from luminal_lab.runtime import compiler as cc
+from luminal_lab.runtime import rates
 from luminal_lab.runtime.cache import FileCache, digest
-from luminal_lab.runtime.memory import Block
-from luminal_lab.runtime.native import native
+from luminal_lab.runtime.rates import Quality, cache_sizes
 from luminal_lab.search.machine import Machine
 
 CACHE = FileCache("machine")
-_SOURCE = Path(__file__).with_name("calibrate.c")
-_SAMPLES = 9
-_SAMPLE_SECONDS = 1e-3
-_DISTURBED = 0.1  # part of the processor time that others may take
-_RATES = (
-    "bandwidth", "l3_bandwidth", "l2_bandwidth", "dot_flops", "vector_flops", "special_ops"
-)  # fmt: skip
+_AGAIN = 600.0  # seconds after which disturbed rates are measured again
+_TRUSTED = 60.0  # seconds for which good rates are not doubted again
+_KNOWN: dict[tuple[str, str], Calibration] = {}  # of this process, by cache folder and key
+
+__all__ = ["Calibration", "cache_sizes", "calibrate", "calibration", "contradict"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The rates of a machine, and how far they can be believed."""
+
+    machine: Machine
+    quality: Quality
+
+    def __str__(self) -> str:
+        m = self.machine
+        return (
+            f"memory {m.bandwidth / 1e9:.0f} GB/s, last-level cache {m.l3_bandwidth / 1e9:.0f}"
+            f" GB/s, products {m.dot_flops / 1e9:.0f} GFLOP/s, launch {m.launch * 1e6:.2f} µs:"
+            f" {self.quality}"
+        )
 
 
 def thread_count() -> int:
@@ -83,154 +99,65 @@ def calibrate(threads: int | None = None, *, fresh: bool = False) -> Machine:
     >>> calibrate().bandwidth > 1e8
     True
     """
+    return calibration(threads, fresh=fresh).machine
+
+
+def calibration(threads: int | None = None, *, fresh: bool = False) -> Calibration:
+    """`calibrate`, with the quality of what it returns."""
     threads = threads or thread_count()
-    key = digest(fingerprint(threads), _SOURCE.read_text())
-    if not fresh and (path := CACHE.get(key, ".json")) is not None:
-        try:
-            return Machine.load(path)
-        except CacheError:
-            CACHE.drop(path)
-    machine = _rounded(_measure(threads))
-    # Kept even when other programs disturbed it: two processes must agree on what they use.
-    CACHE.put(key, ".json", json.dumps(asdict(machine), indent=1, sort_keys=True).encode())
-    return machine
+    key = _key(threads)
+    here = (str(CACHE.root), key)
+    old = _KNOWN.get(here) or _stored(key)
+    if old is not None and not fresh:
+        age = time.time() - old.quality.when
+        if here in _KNOWN or old.quality.good or 0 <= age < _AGAIN:
+            _KNOWN[here] = old
+            return old
+    machine, quality = rates.measure(threads)
+    if old is not None:
+        machine = rates.merged(machine, quality, old.machine, old.quality)
+    return _remember(key, Calibration(rates.rounded(machine), quality))
 
 
-def cache_sizes() -> tuple[int, int, int]:
-    """Bytes of the first- and second-level data cache of a core, and of the last level."""
-    sizes: dict[int, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-            sizes[level] = int(text.rstrip("KM")) * unit
-    if sys.platform == "darwin":
-        for level, name in ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize")):
-            out = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True)
-            if out.stdout.strip().isdigit():
-                sizes[level] = int(out.stdout)
-    generic = Machine()
-    l1 = sizes.get(1, generic.l1)
-    l2 = sizes.get(2, generic.l2)
-    return l1, l2, sizes.get(3, max(l2, generic.l2))
+def contradict(threads: int, what: str) -> Calibration:
+    """Measure again, since a kernel was faster than the rates allow.
 
+    Arguments:
+        threads: Threads that kernels run on.
+        what: What contradicts the rates, in a few words.
 
-def _rounded(machine: Machine) -> Machine:
-    """Two digits of each rate; more would only be noise."""
-    rates = {name: float(f"{getattr(machine, name):.1e}") for name in (*_RATES, "launch")}
-    return replace(machine, **rates)
-
-
-def _measure(threads: int) -> Machine:
-    chip = cc.cpu()
-    lanes, registers = chip.vector_bytes // 4, 32 if chip.vector_bytes in (64, 16) else 16
-    if chip.vector_bytes == 16 and "sse2" in chip.features:
-        registers = 16
-    rows = 12 if registers == 32 else 6
-    native()  # before the kernels: they take ll_parallel_for from it
-    flags = (f"-DLL_VW={lanes}", f"-DLL_MR={rows}")
-    rates = cc.load(cc.shared_library([cc.Unit("calibrate.c", _SOURCE.read_text(), flags)]))
-    l1, l2, l3 = cache_sizes()
-    far = 6 * max(l3, 16 << 20)  # a last level that is split between chips holds more
-    foreign = _Foreign()
-    work = _Work(rates, Block(far))
-    work.seconds("triad", far // 4, threads)  # touches every page, before anything is timed
-    per_step = {
-        "dot": 4096 // (2 * lanes) * 2 * rows * 2 * lanes,
-        "simple": 4 * 4096,
-        "special": 4096,
-    }
-    # Cores are taken to be independent where other programs kept them from showing it.
-    alone = {name: count / work.seconds(name, 0, 1) for name, count in per_step.items()}
-    speed = {n: threads * c / work.seconds(n, 0, threads) for n, c in per_step.items()}
-    inner = l2 // 2 / work.seconds("triad", l2 // 8, 1)
-    stream: list[float] = []
-    for nbytes in (far, l3 // 2, threads * l2 // 2):
-        few = max(1, threads // 2)
-        best = min(work.seconds("triad", nbytes // 4, t) for t in {threads, few})
-        stream.append(max(nbytes / best, *stream[-1:], 0.0))
-    if foreign.share() > _DISTURBED:
-        speed = {name: max(speed[name], threads * alone[name]) for name in speed}
-        stream[2] = max(stream[2], threads * inner)
-    return Machine(
-        name=f"{chip.model}, {threads} threads",
-        threads=threads,
-        bandwidth=stream[0],
-        l3_bandwidth=stream[1],
-        l2_bandwidth=stream[2],
-        dot_flops=speed["dot"],
-        vector_flops=speed["simple"],
-        special_ops=speed["special"],
-        launch=work.launch(threads),
-        l1=l1,
-        l2=l2,
-        l3=l3,
-        vector_bytes=chip.vector_bytes,
-        registers=registers,
-    )
-
-
-class _Foreign:
-    """How much of the processors other programs use, from now on."""
-
-    def __init__(self) -> None:
-        self.busy, self.own = self._read()
-        self.start = time.monotonic()
-
-    def share(self) -> float:
-        """Their part of all processor time since the start; 0 where it cannot be read."""
-        busy, own = self._read()
-        elapsed = (time.monotonic() - self.start) * (os.cpu_count() or 1)
-        return max(0.0, (busy - self.busy) - (own - self.own)) / max(elapsed, 1e-9)
-
-    @staticmethod
-    def _read() -> tuple[float, float]:
-        times = os.times()
-        try:
-            fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
-            tick = os.sysconf("SC_CLK_TCK")
-            user, nice, system, _, _, irq, soft = (int(f) / tick for f in fields[:7])
-        except (OSError, ValueError):
-            return 0.0, times.user + times.system
-        return user + nice + system + irq + soft, times.user + times.system
-
-
-class _Work:
-    """Runs the calibration kernels on one block of memory.
-
-    What a machine can do is the best of several short samples but one: what disturbs a sample
-    makes it longer, and little makes it shorter.
+    Returns:
+        The rates, rate by rate at least what they were. What still contradicts them then is
+        the measurement's fault: good rates are not measured again within a minute.
     """
+    key = _key(threads)
+    old = calibration(threads)
+    if old.quality.good and 0 <= time.time() - old.quality.when < _TRUSTED:
+        return old
+    _remember(key, replace(old, quality=replace(old.quality, contradicted=what)))
+    return calibration(threads, fresh=True)
 
-    def __init__(self, rates: ctypes.CDLL, block: Block):
-        self.rates, self.native, self.block = rates, native(), block
-        self.numbers = (ctypes.c_long * 3)(0, 1, 1)
-        self.table = (ctypes.c_void_p * 2)(block.address, ctypes.addressof(self.numbers))
-        self.tables = (ctypes.c_void_p * 1)(ctypes.addressof(self.table))
 
-    def seconds(self, name: str, size: int, threads: int) -> float:
-        """Seconds of one repetition of a kernel: the best but one of several samples."""
-        entry = self.native.address(self.rates, f"ll_rate_{name}")
-        self.numbers[:] = [size, 1, threads]
-        once = min(self._samples(entry, 2, 1, threads))
-        while once < _SAMPLE_SECONDS / 4:
-            self.numbers[1] *= 4
-            once = min(self._samples(entry, 2, 1, threads))
-        self.numbers[1] = max(1, round(self.numbers[1] * _SAMPLE_SECONDS / once))
-        return sorted(self._samples(entry, _SAMPLES, 1, threads))[1] / self.numbers[1]
+def _key(threads: int) -> str:
+    return digest(fingerprint(threads), rates.SOURCE.read_text())
 
-    def launch(self, threads: int) -> float:
-        """Seconds of an empty parallel loop."""
-        assert self.native.empty is not None
-        inner = 5
-        return sorted(self._samples(self.native.empty, 40, inner, threads))[4] / inner
 
-    def _samples(self, entry: int, count: int, inner: int, threads: int) -> list[float]:
-        ns = (ctypes.c_longlong * count)()
-        self.native.time_kernel(entry, self.tables, 1, count, inner, threads, ns)
-        return [max(n, 1) * 1e-9 for n in ns]
+def _stored(key: str) -> Calibration | None:
+    path = CACHE.get(key, ".json")
+    if path is None:
+        return None
+    try:
+        machine = Machine.load(path)
+        data = json.loads(path.read_text()).get("quality", {})
+        known = {f.name for f in fields(Quality)}
+        return Calibration(machine, Quality(**{k: v for k, v in data.items() if k in known}))
+    except (CacheError, TypeError, ValueError, AttributeError):
+        CACHE.drop(path)
+        return None
+
+
+def _remember(key: str, made: Calibration) -> Calibration:
+    data = {**asdict(made.machine), "quality": asdict(made.quality)}
+    CACHE.put(key, ".json", json.dumps(data, indent=1, sort_keys=True).encode())
+    _KNOWN[str(CACHE.root), key] = made
+    return made

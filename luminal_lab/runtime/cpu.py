@@ -70,10 +70,16 @@ class CpuTarget:
         self.workers = (os.cpu_count() or 1) if workers is None else workers
         self._worker = Worker(timeout, self.threads)
         self._pool: LocalPool | None = None
+        self._machine: Machine | None = None
 
     def machine(self) -> Machine:
-        """This machine's rates, measured once and cached; generic ones without a compiler."""
-        return _machine(self.threads)
+        """This machine's rates, measured once and cached; generic ones without a compiler.
+
+        A target keeps them: a search makes all its code for the same rates.
+        """
+        if self._machine is None:
+            self._machine = _machine(self.threads)
+        return self._machine
 
     def fingerprint(self) -> str:
         """What timings and generated code depend on."""
@@ -301,7 +307,6 @@ def fingerprint(threads: int) -> str:
         return f"no compiler; {threads} threads"
 
 
-@functools.lru_cache(maxsize=8)
 def _machine(threads: int) -> Machine:
     try:
         return calibration.calibrate(threads)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab import files
 from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.errors import CacheError, LuminalError
-from luminal_lab.runtime.calibration import calibrate
+from luminal_lab.runtime.calibration import calibrate, contradict
 from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.search.candidate import LibraryKernel
@@ -318,7 +318,13 @@ def profile(
             break
     calls = _calls(exe, begins, times)
     machine = calibrate()
-    return Profile(exe.hlir.name, machine, calls, _kernels(exe, calls, machine), tuple(whole))
+    kernels = _kernels(exe, calls, machine)
+    doubt = next((k for k in kernels if k.faster_than_memory), None)
+    if doubt is not None:  # perhaps the rates were measured while something disturbed them
+        rate = doubt.bytes * doubt.calls / doubt.median / 1e9
+        machine = contradict(machine.threads, f"{doubt.name} moved {rate:.0f} GB/s").machine
+        kernels = _kernels(exe, calls, machine)
+    return Profile(exe.hlir.name, machine, calls, kernels, tuple(whole))
 
 
 def _calls(

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from luminal_lab.errors import LuminalError
 from luminal_lab.runtime.cache import cache_root
-from luminal_lab.runtime.calibration import calibrate, thread_count
+from luminal_lab.runtime.calibration import calibration, thread_count
 from luminal_lab.runtime.compiler import cpu, discover
 from luminal_lab.runtime.native import loaded_openmp
 
@@ -28,13 +28,17 @@ def doctor() -> str:
     try:
         compiler = discover()
         rows.append(("C compiler", f"{' '.join(compiler.command)}: {compiler.version}"))
-        machine = calibrate()
+        made = calibration()
+        machine = made.machine
         rows += [
             ("OpenMP", ", ".join(loaded_openmp()) or "none loaded"),
             ("memory", f"{machine.bandwidth / 1e9:.0f} GB/s"),
             ("products", f"{machine.dot_flops / 1e9:.0f} GFLOP/s (float32)"),
             ("launch", f"{machine.launch * 1e6:.2f} µs"),
+            ("calibration", str(made.quality)),
         ]
+        if not made.quality.good:
+            rows.append(("", "`luminal-lab calibrate` measures again; do it when idle"))
     except LuminalError as error:
         rows.append(("C compiler", str(error)))
     rows.append(("cache", str(cache_root())))

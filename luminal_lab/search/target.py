@@ -5,7 +5,7 @@ Search does not import code generation or the runtime; they implement this proto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Literal, Protocol, runtime_checkable

@@ -108,14 +108,12 @@ def test_the_executors_of_the_standard_library(c_compiler, make):
 def test_a_worker_that_dies_loses_nothing(c_compiler, pool):
     """Whichever moment it dies in, the results are the same."""
     jobs = [job(n) for n in range(10, 22)]
-    victims = iter([1, 4])
+    for moment in (1, 4):
 
-    def kill(done: int) -> None:
-        if done == at:
-            for pid in pool.pids[:1]:
-                os.kill(pid, signal.SIGKILL)
+        def kill(done: int, moment=moment) -> None:
+            if done == moment:
+                os.kill(pool.pids[0], signal.SIGKILL)
 
-    for at in victims:
         with CpuTarget(executor=pool) as target:
             assert [m.reason for m in target.measure(jobs, progress=kill)] == [""] * 12
 

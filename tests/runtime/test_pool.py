@@ -34,7 +34,7 @@ def test_tasks_run_in_processes_and_errors_come_back():
         assert len(pool.pids) == 2
         with pytest.raises(ZeroDivisionError):
             pool.submit(divmod, 1, 0).result()
-        with pytest.raises((AttributeError, TypeError, ValueError), match="pickle|local"):
+        with pytest.raises((AttributeError, TypeError, ValueError), match=r"pickle|local"):
             pool.submit(lambda: 1).result()
         assert pool.submit(abs, -1).result() == 1
     with pytest.raises(RuntimeError, match="shutdown"):

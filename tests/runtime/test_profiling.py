@@ -1,13 +1,24 @@
 import dataclasses
+import json
+import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from luminal_lab.errors import CacheError, LuminalError
+from luminal_lab.runtime import calibration, rates
 from luminal_lab.runtime.building import build
-from luminal_lab.runtime.calibration import cache_sizes, calibrate, fingerprint
+from luminal_lab.runtime.calibration import (
+    Calibration,
+    cache_sizes,
+    calibrate,
+    contradict,
+    fingerprint,
+)
 from luminal_lab.runtime.profiling import Profile, compulsory_bytes, profile
 from luminal_lab.runtime.program import Routine
+from luminal_lab.runtime.rates import Quality
 from luminal_lab.search.machine import Machine
 from tests.runtime import programs
 
@@ -103,3 +114,86 @@ def test_what_calibration_depends_on():
     assert fingerprint(1) != fingerprint(2)
     l1, l2, l3 = cache_sizes()
     assert 0 < l1 <= l2 <= l3
+
+
+def quality(**fields):
+    return replace(Quality(0.02, 2, 0.01, 0.0, time.time()), **fields)
+
+
+@pytest.fixture
+def rounds(monkeypatch, fresh_cache, c_compiler):
+    """Calibration with made-up measurements, and how often it measured."""
+    made = []
+
+    def measure(threads):
+        made.append(threads)
+        return measure.next
+
+    measure.next = Machine(bandwidth=40e9), quality()
+    monkeypatch.setattr(rates, "measure", measure)
+    measure.made = made
+
+    def forget():
+        calibration._KNOWN.clear()
+
+    measure.restart = forget
+    forget()
+    yield measure
+    forget()
+
+
+def test_good_rates_are_measured_once(rounds):
+    for _ in range(3):
+        rounds.restart()
+        assert calibrate(1).bandwidth == 40e9
+    assert len(rounds.made) == 1
+    calibrate(1, fresh=True)
+    assert len(rounds.made) == 2
+
+
+def test_disturbed_rates_are_measured_again_after_a_while_and_the_better_ones_kept(rounds):
+    rounds.next = Machine(bandwidth=20e9, dot_flops=300e9), quality(foreign=0.5)
+    calibrate(1)
+    rounds.restart()
+    assert calibrate(1).bandwidth == 20e9
+    assert len(rounds.made) == 1  # two runs right after each other agree
+    old = Machine(bandwidth=20e9, dot_flops=300e9)
+    calibration._remember(
+        calibration._key(1), Calibration(old, quality(foreign=0.5, when=time.time() - 3600))
+    )
+    rounds.restart()
+    rounds.next = Machine(bandwidth=30e9, dot_flops=200e9), quality(spread=0.4)
+    again = calibrate(1)
+    assert (again.bandwidth, again.dot_flops) == (30e9, 300e9)
+
+
+def test_a_kernel_that_beats_the_rates_has_them_measured_again(rounds):
+    old = Machine(bandwidth=10e9)
+    long_ago = quality(when=time.time() - 1000)
+    calibration._remember(calibration._key(1), Calibration(old, long_ago))
+    made = contradict(1, "k moved 38 GB/s")
+    assert made.machine.bandwidth == 40e9
+    assert made.quality.good
+    assert contradict(1, "k moved 99 GB/s") == made  # just measured, and well
+    assert len(rounds.made) == 1
+
+
+def test_quality_says_what_disturbed():
+    assert quality().good
+    for fields, told in (
+        ({"foreign": 0.4}, "other programs took 40%"),
+        ({"stolen": 0.1}, "hypervisor kept 10%"),
+        ({"spread": 0.3}, "within 30%"),
+        ({"contradicted": "k moved 99 GB/s"}, "k moved 99"),
+        ({"rounds": 0}, "0 rounds"),
+    ):
+        assert not quality(**fields).good
+        assert told in str(quality(**fields))
+        assert str(quality(**fields)).startswith("disturbed")
+
+
+def test_rates_from_before_quality_was_kept_are_measured_again(rounds):
+    calibration.CACHE.put(
+        calibration._key(1), ".json", json.dumps(dataclasses.asdict(Machine())).encode()
+    )
+    assert calibrate(1).bandwidth == 40e9

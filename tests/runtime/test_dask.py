@@ -1,0 +1,116 @@
+"""Measuring on a dask cluster: two worker processes on this machine."""
+
+import os
+import signal
+import time
+
+import pytest
+
+pytest.importorskip("distributed", reason="dask.distributed is not installed")
+
+from distributed import Client, LocalCluster
+
+from luminal_lab.errors import SearchError
+from luminal_lab.runtime import dask_cluster
+from luminal_lab.runtime.cpu import CpuTarget
+from luminal_lab.runtime.dask_cluster import DaskCluster, WorkerWarning, client_of
+from luminal_lab.search import Budget, Database, search
+from tests.runtime.distributed_jobs import POISON, job, spoiled_batch
+from tests.search.models import saturated
+
+TIMES = ["predicted_ms", "measured_ms", "iqr_ms"]
+pytestmark = [
+    pytest.mark.usefixtures("c_compiler"),
+    # Of the library itself, when workers are killed and clusters closed.
+    pytest.mark.filterwarnings("default:::distributed"),
+    pytest.mark.filterwarnings("default::RuntimeWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as made:
+        yield made
+
+
+def reasons(executor, jobs, **options) -> list[str]:
+    with CpuTarget(executor=executor) as target:
+        return [m.reason for m in target.measure(jobs, **options)]
+
+
+def test_a_client_and_its_executor_are_recognised(client):
+    assert client_of(client) is client
+    assert client_of(client.get_executor()) is client
+    assert client_of(object()) is None
+
+
+def test_a_search_gives_what_it_gives_here_even_when_a_worker_is_killed(client):
+    egraph = saturated("attention")
+    with CpuTarget() as target:
+        here = search(egraph, Budget("quick"), 0, target, database=Database(":memory:"))
+    killed = []
+
+    def kill(event):
+        if event.stage == "measure" and event.done == 2 and not killed:
+            killed.append(next(iter(client.run(os.getpid).values())))
+            os.kill(killed[0], signal.SIGKILL)
+
+    with CpuTarget(executor=client) as target:
+        there = search(egraph, Budget("quick"), 0, target, kill, database=Database(":memory:"))
+    assert killed
+    assert there.table().drop(columns=TIMES).equals(here.table().drop(columns=TIMES))
+    assert set(there.records) == set(here.records)
+    assert [r.tried for r in there.records.values()] == [r.tried for r in here.records.values()]
+    assert there.rejected == here.rejected
+
+
+def test_a_poisoned_job_kills_two_workers_and_no_more(client, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "measure_batch", spoiled_batch)
+    client.wait_for_workers(2)
+    before = set(client.run(os.getpid).values())
+    assert reasons(client, [job(n) for n in (31, POISON, 32, 33)]) == ["", "crashed", "", ""]
+    client.wait_for_workers(2)
+    deadline = time.monotonic() + 20
+    while len(pids := set(client.run(os.getpid).values())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert len(before - pids) <= 2
+
+
+def test_workers_on_other_machines_are_left_out(client, monkeypatch):
+    client.wait_for_workers(2)
+    addresses = sorted(client.nthreads())
+    target = CpuTarget(executor=client)
+    wanted = target.fingerprint()
+    mixed = {addresses[0]: wanted, addresses[1]: "another chip"}
+    monkeypatch.setattr(client, "run", lambda *args: dict(mixed))
+    cluster = DaskCluster(client, target.threads, wanted)
+    with pytest.warns(WorkerWarning, match="1 of 2 workers"):
+        cluster.choose()
+    executor = cluster._executor
+    assert executor._kwargs["workers"] == [addresses[0]]
+    mixed[addresses[0]] = "a third chip"
+    with pytest.raises(SearchError, match=r"a third chip(.|\n)*another chip"):
+        cluster.choose()
+
+
+def test_without_workers_this_machine_goes_on(monkeypatch):
+    from luminal_lab.runtime import distribute
+
+    monkeypatch.setattr(distribute, "_PATIENCE", 0.5)
+    options = {"n_workers": 0, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        with pytest.warns(WorkerWarning, match="no workers left"):
+            assert reasons(client, [job(41), job(42)]) == ["", ""]
+
+
+def test_a_deadline_cancels_what_waits(client):
+    client.wait_for_workers(2)
+    start = time.monotonic()
+    got = reasons(client, [job(n) for n in range(200, 300)], deadline=start + 1.0)
+    assert time.monotonic() - start < 4
+    assert len(got) < 100
+    limit = time.monotonic() + 30
+    while any(client.processing().values()) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(client.processing().values())
