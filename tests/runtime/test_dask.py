@@ -99,9 +99,12 @@ def test_without_workers_this_machine_goes_on(monkeypatch):
 
     monkeypatch.setattr(distribute, "_PATIENCE", 0.5)
     options = {"n_workers": 0, "dashboard_address": None}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
-        with pytest.warns(WorkerWarning, match="no workers left"):
-            assert reasons(client, [job(41), job(42)]) == ["", ""]
+    with (
+        LocalCluster(**options) as cluster,
+        Client(cluster) as client,
+        pytest.warns(WorkerWarning, match="no workers left"),
+    ):
+        assert reasons(client, [job(41), job(42)]) == ["", ""]
 
 
 def test_a_deadline_cancels_what_waits(client):
