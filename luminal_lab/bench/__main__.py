@@ -19,7 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="luminal-lab bench",
         description="Time workloads against eager PyTorch and torch.compile, in one process.",
-        epilog="`tensat` instead of suites: whole models (see `tensat --help`). Workloads: "
+        epilog="Instead of suites: `tensat`, whole models (see `tensat --help`); `distributed`, one "
+        "dask worker against two. Workloads: "
         + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
     )
     made.add_argument(
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if run(options.what[1:], options.database)["ok"] else 1
     if options.what == ["saturation"]:
         return _saturation(options.json)
+    if options.what == ["distributed"]:
+        return _distributed()
     try:
         workloads = chosen(options.what)
     except LuminalError as error:
@@ -120,6 +123,18 @@ def _saturation(file: Path | None) -> int:
     if file:
         file.write_text(json.dumps([asdict(r) for r in rows], indent=1))
     return 0
+
+
+def _distributed() -> int:
+    from luminal_lab.bench.distributed import report as compare_workers
+
+    try:
+        text, reached = compare_workers()
+    except LuminalError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text)
+    return 0 if reached else 1
 
 
 def report(done: Sequence[Comparison]) -> dict[str, object]:

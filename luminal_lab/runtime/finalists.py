@@ -29,6 +29,7 @@ from luminal_lab import files
 from luminal_lab.errors import CompilerError, LuminalError
 from luminal_lab.hlir import storage
 from luminal_lab.polling import POLL, poll
+from luminal_lab.runtime.exclusive import timing
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.search.target import Expected, Measurement
 
@@ -41,6 +42,7 @@ _CALLS = 20  # of one sample at most
 _ROUNDS = (7, 60)
 _BUDGET = 0.4  # seconds of samples per candidate
 _CALM = 1.5  # samples above so many times the least say nothing about the program
+_WAIT = 5.0  # seconds to wait until nothing else of a search is compiled or timed here
 _KIND = "finalists"
 
 
@@ -255,7 +257,9 @@ class _Stage:
             else:
                 ready[k] = exe, leaves
                 self.say({"step": "ran", "candidate": k, "outputs": outputs})
-        for k, seconds in self._times(ready).items():
+        with timing(_WAIT):
+            times = self._times(ready)
+        for k, seconds in times.items():
             self.say({"step": "timed", "candidate": k, "seconds": seconds})
 
     def _failed(self, k: int, reason: str, error: Exception) -> None:
