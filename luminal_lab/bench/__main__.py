@@ -19,8 +19,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="luminal-lab bench",
         description="Time workloads against eager PyTorch and torch.compile, in one process.",
-        epilog="Instead of suites: `tensat`, whole models (see `tensat --help`); `distributed`, one "
-        "dask worker against two. Workloads: "
+        epilog="Instead of suites: `tensat`, whole models (see `tensat --help`); `distributed`, "
+        "one dask worker against two. Workloads: "
         + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
     )
     made.add_argument(

@@ -15,6 +15,7 @@ from typing import Any
 
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import CompilerError, LuminalError
+from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime import calibration
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.cache import digest
@@ -213,17 +214,19 @@ class CpuTarget:
         return out
 
     def _waited(self, job: Job, future: Future[Prepared], late: _Deadline) -> Prepared | None:
-        for again in (True, False):
+        again = True
+        while not late():
+            poll()
             try:
-                return future.result(late.left())
+                return future.result(POLL)
             except TimeoutError:
-                self._end_pool()
-                return None
+                continue
             except WorkerLost as error:
                 if not again:
                     return Prepared(failure=str(error), reason="crashed")
-                future = self._submitted(job)
-        raise AssertionError
+                again, future = False, self._submitted(job)
+        self._end_pool()
+        return None
 
     def _timed(self, job: Job, prepared: Prepared, late: _Deadline) -> Measurement | None:
         return None if late() else trial(self._worker, job, prepared, self.machine())
@@ -277,10 +280,6 @@ class _Deadline:
 
     def __call__(self) -> bool:
         return self.at is not None and time.monotonic() > self.at
-
-    def left(self) -> float | None:
-        """Seconds until then, None for ever."""
-        return None if self.at is None else max(0.0, self.at - time.monotonic())
 
 
 def trial(worker: Worker, job: Job, prepared: Prepared, machine: Machine) -> Measurement:

@@ -20,6 +20,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import SearchError
+from luminal_lab.polling import poll
 from luminal_lab.runtime.dask_cluster import DaskCluster, WorkerWarning, client_of, foreign
 from luminal_lab.runtime.pool import WorkerLost
 from luminal_lab.runtime.remote import Batch, Packer, Report, measure_batch, trial_bytes
@@ -124,6 +125,7 @@ class Distributor:
                     return
                 if deadline is not None and time.monotonic() > deadline:
                     return
+                poll()
                 landed = wait_for(self.flying, _TICK, FIRST_COMPLETED).done
                 for future in landed:
                     self._land(future)

