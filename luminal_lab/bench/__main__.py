@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="luminal-lab bench",
         description="Time workloads against eager PyTorch and torch.compile, in one process.",
-        epilog="Instead of suites: `tensat`, whole models (see `tensat --help`); `distributed`, "
+        epilog="Instead of suites: `tensat`, whole models (`tensat --help`); `distributed`, "
         "one dask worker against two. Workloads: "
         + "; ".join(f"{w.name} ({w.suite})" for w in WORKLOADS),
     )
