@@ -7,7 +7,7 @@ from typing import Any
 
 from luminal_lab.capture.table import Call, NoLowering, lowers, whole
 from luminal_lab.hlir import functional as F
-from luminal_lab.hlir.dtypes import BOOL
+from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.shapes import Shape, broadcast_shapes
 from luminal_lab.hlir.tensor import Tensor
@@ -35,6 +35,49 @@ def _embedding(
     shape = (*indices.shape, *weight.shape[1:])
     at = [Index.axis("@0"), *_axes(shape)[indices.rank :]]
     return weight.gather(shape, at, [_trailing(indices, weight.rank - 1)])
+
+
+@lowers("embedding_bag.padding_idx", "_embedding_bag_forward_only.default")
+def _embedding_bag(
+    call: Call,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = -1,
+) -> tuple[Tensor, ...]:
+    """Bags of one size, as a matrix of indices makes them; all others go to ATen."""
+    if mode not in (0, 1):
+        raise NoLowering("the maximum of each bag")
+    if padding_idx is not None and padding_idx >= 0:
+        raise NoLowering("bags with a padding index")
+    bags = whole(offsets.shape[0], "the number of bags") - int(include_last_offset)
+    n = whole(indices.shape[0], "the number of indices")
+    size = n // bags if bags else 0
+    if not size or size * bags != n or offsets.known != Index.axis(out_axis(0)) * size:
+        if bags != 1 or not size:
+            raise NoLowering("bags whose sizes depend on data")
+    at = [Index.axis("@0"), Index.axis(out_axis(2))]
+    rows = weight.gather(
+        (bags, size, weight.shape[1]), at, [_trailing(indices.reshape((bags, size)), 1)]
+    )
+    rows = F.wide(rows)
+    if per_sample_weights is not None:
+        rows = rows * F.wide(_trailing(per_sample_weights.reshape((bags, size)), 1))
+    out = (F.mean if mode else F.sum_)(rows, [1]).cast(weight.dtype)
+    bag = weight.graph.iota(Index.axis(out_axis(0)), (bags, size), I64).reshape((n,))
+    sizes = weight.graph.full((bags,), size, I64)
+    made = [out, bag.cast(indices.dtype), *(sizes.cast(indices.dtype),) * 2]
+    for k, said in enumerate(call.value):  # PyTorch leaves out what only gradients need
+        if made[k].shape != tuple(said.shape):
+            if 0 not in said.shape:
+                raise NoLowering("a result of another shape")
+            made[k] = weight.graph.full(tuple(said.shape), 0, made[k].dtype)
+    return tuple(made)
 
 
 def _trailing(x: Tensor, n: int) -> Tensor:

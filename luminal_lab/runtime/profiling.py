@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -383,7 +384,15 @@ def compulsory_bytes(kernel: Kernel | LibraryKernel) -> int:
             name = value.attrs[0]
             touched[name] = touched.get(name, 0) + points * kernel.buffers[name].dtype.bytes
     reads = sum(min(n, storage_bytes(kernel.buffers[b])) for b, n in touched.items())
-    return reads + sum(storage_bytes(kernel.buffers[n]) for n in kernel.writes())
+    writes = 0
+    for out in kernel.outputs:
+        buffer = kernel.buffers[out.buffer]
+        if out.scatter is None:
+            writes += storage_bytes(buffer)
+        else:  # the rest of its destination may stay where it is
+            points = math.prod(kernel.extents[a] for a in out.axes)
+            writes += min(points * buffer.dtype.bytes, storage_bytes(buffer))
+    return reads + writes
 
 
 def arithmetic(kernel: Kernel | LibraryKernel, machine: Machine) -> float:

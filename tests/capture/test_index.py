@@ -85,3 +85,30 @@ def test_in_place_writes_are_functionalised() -> None:
 def test_a_result_whose_size_depends_on_data_is_refused() -> None:
     with pytest.raises(CaptureError, match="depends on data"):
         capture(lambda x: x[x > 0], (X,))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bags_of_one_size_are_a_gather_and_a_sum(mode, weighted):
+    if weighted and mode == "mean":
+        pytest.skip("PyTorch weighs sums only")
+    table, bags = torch.randn(10, 4), torch.randint(0, 10, (3, 5))
+    weights = torch.rand(3, 5) if weighted else None
+
+    def bag(w, i, s=None):
+        return torch.nn.functional.embedding_bag(i, w, mode=mode, per_sample_weights=s)
+
+    args = (table, bags) if weights is None else (table, bags, weights)
+    hlir = capture(bag, args)
+    assert not len(hlir.fallbacks())
+    agrees(bag, *args)
+
+
+def test_bags_of_other_sizes_go_to_aten():
+    table, ids = torch.randn(10, 4), torch.randint(0, 10, (9,))
+
+    def bag(w, i, o):
+        return torch.nn.functional.embedding_bag(i, w, o, mode="sum")
+
+    hlir = capture(bag, (table, ids, torch.tensor([0, 4, 5])))
+    assert len(hlir.fallbacks())
