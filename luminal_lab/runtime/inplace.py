@@ -34,10 +34,11 @@ def in_place(candidate: Candidate, at_call: Sequence[int]) -> dict[str, str]:
             readers.setdefault(call.bind[name], []).append(when)
     found: dict[str, str] = {}
     for spec in candidate.hlir.outputs:
-        if spec.mutates is None or spec.mutates not in candidate.buffers:
+        source = spec.mutates
+        if source is None or source not in candidate.buffers:
             continue
-        chain = _chain(candidate, at_call, spec.name, spec.mutates, writer, readers)
-        found.update(dict.fromkeys(chain, spec.mutates))
+        for name in _chain(candidate, at_call, spec.name, source, writer, readers):
+            found[name] = source
     return found
 
 
