@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, lowers, whole
+from luminal_lab.capture.table import Call, NoLowering, dim, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.shapes import Shape, broadcast_shapes
+from luminal_lab.hlir.sizes import at_least
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar, out_axis
 
@@ -17,11 +18,11 @@ from luminal_lab.hlir.view import Scalar, out_axis
 def _in_bounds(index: Tensor, n: int) -> Tensor:
     """Negative indices counted from the end; indices known not to be negative as they are."""
     known = index.known
-    if known is not None and known.bounds(index.graph.extents(index.shape))[0] >= 0:
+    if known is not None and at_least(known.bounds(index.graph.extents(index.shape))[0], 0):
         return index
     if index.dtype.kind == "uint":
         return index
-    return (index < 0).where(index + whole(n, "the indexed dim"), index)
+    return (index < 0).where(index + dim(n), index)
 
 
 def _axes(shape: Shape) -> list[Index]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, common_dtype, lowers, whole
+from luminal_lab.capture.table import Call, NoLowering, common_dtype, dim, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, F64, I64
 from luminal_lab.hlir.index import Index
@@ -420,13 +420,13 @@ def _arange(call: Call, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(start, float) or isinstance(step, float):
         # computed in double precision, then rounded
         return (i.cast(F64) * float(step) + float(start)).cast(call.dtype)
-    index = Index.axis("i0") * whole(step, "the step") + whole(start, "the start")
+    index = Index.axis("i0") * whole(step, "the step") + dim(start)
     return call.graph.iota(index, call.shape, I64).cast(call.dtype)
 
 
 @lowers("iota.default")
 def _iota(call: Call, length: int, *, start: int, step: int, **kwargs: Any) -> Tensor:
-    index = Index.axis("i0") * whole(step, "step") + whole(start, "start")
+    index = Index.axis("i0") * whole(step, "step") + dim(start)
     return call.graph.iota(index, call.shape, I64).cast(call.dtype)
 
 

@@ -79,7 +79,8 @@ def _moments(
         correction = 1 if unbiased else 0
     dims = _over(x, over)
     var, mean = F.moments(F.wide(x), dims, correction)
-    if F.count(x, dims) <= correction:
+    n = F.count(x, dims)
+    if isinstance(n, int) and n <= correction:
         var = var * 0.0 * math.inf  # 0/0: NaN
     return (var, mean) if keepdim else (var.squeeze(*dims), mean.squeeze(*dims))
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from luminal_lab.capture.table import Call, NoLowering, dims, lowers, whole
+from luminal_lab.capture.table import dim as as_dim
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import at_least, largest, smallest
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar, View, out_axis
 
@@ -57,18 +59,16 @@ def _slice(
     dim = x.dim(dim)
     if call.shape[dim] == x.shape[dim]:
         return x
-    size = whole(call.shape[dim], "the length of the slice")
-    return x.slice(dim, start, start + size * step, step)
+    return x.slice(dim, start, start + call.shape[dim] * step, step)
 
 
 def _bounds(x: Tensor, dim: int, start: int | None, end: int | None) -> tuple[int, int | None]:
     """Start and end of a slice as PyTorch clamps them; the end is None for "to the end"."""
-    start = whole(start, "the start of the slice") if start is not None else 0
+    start = as_dim(start) if start is not None else 0
     n = x.shape[x.dim(dim)]
-    if not isinstance(n, int):
-        if start < 0:
-            raise NoLowering("a slice from the end of a symbolic dim")
-        return start, None
+    if not isinstance(n, int) or not isinstance(start, int):
+        # PyTorch clamps a start to the dim; the length, which it announces, is clamped there
+        return smallest(largest(start + n if at_least(-start, 1) else start, 0), n), None
     start = min(max(start + n if start < 0 else start, 0), n)
     end = n if end is None else whole(end, "the end of the slice")
     return start, max(min(max(end + n if end < 0 else end, 0), n), start)
@@ -76,8 +76,8 @@ def _bounds(x: Tensor, dim: int, start: int | None, end: int | None) -> tuple[in
 
 @lowers("select.int", "select_copy.int")
 def _select(call: Call, x: Tensor, dim: int, index: int) -> Tensor:
-    index = whole(index, "the index")
-    return x.pick(dim, index + whole(x.shape[x.dim(dim)], "the dim") if index < 0 else index)
+    index = as_dim(index)
+    return x.pick(dim, index + x.shape[x.dim(dim)] if at_least(-index, 1) else index)
 
 
 @lowers("split.Tensor", "split.sizes", "split_with_sizes.default", "chunk.default",
@@ -86,7 +86,7 @@ def _select(call: Call, x: Tensor, dim: int, index: int) -> Tensor:
 def _split(call: Call, x: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
     dim, start, parts = x.dim(dim), 0, []
     for part in call.value:
-        size = whole(dims(part.shape)[dim], "the size of a part")
+        size = dims(part.shape)[dim]
         parts.append(x.slice(dim, start, start + size))
         start += size
     return tuple(parts)
@@ -103,8 +103,6 @@ def _cat(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     parts = [t.cast(call.dtype) for t in tensors if t.rank == rank or t.shape != (0,)]
     if not parts:
         return tensors[0].cast(call.dtype)
-    for part in parts:
-        whole(part.shape[part.dim(dim)], "the size of a part")
     return F.cat(parts, dim)
 
 
@@ -127,17 +125,15 @@ def _roll(call: Call, x: Tensor, shifts: Sequence[int], over: Sequence[int] = ()
     extents = x.graph.extents(x.shape)
     at = [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(x.shape)]
     for dim, shift in zip(over, shifts):
-        n = whole(x.shape[x.dim(dim)], "the rolled dim")
-        if n > 1:
+        n = x.shape[x.dim(dim)]
+        if n != 1:
             at[x.dim(dim)] = (at[x.dim(dim)] - shift).mod(n, extents)
     return x.viewed(x.shape, at)
 
 
 @lowers("repeat.default", "tile.default")
 def _repeat(call: Call, x: Tensor, times: Sequence[int]) -> Tensor:
-    for n in x.shape:
-        whole(n, "a repeated dim")
-    times = [1] * (x.rank - len(times)) + [whole(t, "a repeat") for t in times]
+    times = [1] * (x.rank - len(times)) + [as_dim(t) for t in times]
     return x.repeat(times)
 
 
@@ -149,7 +145,7 @@ def _repeat_interleave(
         x, dim = x.reshape((F.count(x, range(x.rank)),)), 0
     dim = x.dim(dim)
     wide = x.unsqueeze(dim + 1)
-    shape = (*wide.shape[: dim + 1], whole(times, "a repeat"), *wide.shape[dim + 2 :])
+    shape = (*wide.shape[: dim + 1], as_dim(times), *wide.shape[dim + 2 :])
     return wide.expand(shape).reshape(call.shape)
 
 
@@ -158,8 +154,8 @@ def _pad(call: Call, x: Tensor, pads: Sequence[int], value: Scalar = 0) -> Tenso
     each = [(0, 0)] * x.rank
     for k in range(len(pads) // 2):
         each[x.rank - 1 - k] = (
-            whole(pads[2 * k], "padding"),
-            whole(pads[2 * k + 1], "padding"),
+            as_dim(pads[2 * k]),
+            as_dim(pads[2 * k + 1]),
         )
     return x.pad(each, value)
 
@@ -243,7 +239,8 @@ def _slice_scatter(
 @lowers("select_scatter.default")
 def _select_scatter(call: Call, x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     dim = x.dim(dim)
-    index = whole(index, "the index") % whole(x.shape[dim], "the dim")
+    index = as_dim(index)
+    index = index + x.shape[dim] if at_least(-index, 1) else index
     place = x.graph.iota(Index.axis(out_axis(dim)), x.shape)
     return F.eq(place, index).where(src.cast(x.dtype).unsqueeze(dim), x)
 

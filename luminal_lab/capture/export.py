@@ -15,12 +15,13 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils._pytree import tree_map
 
 from luminal_lab.capture.lower import Lowerer, placeholders, user_frames
+from luminal_lab.capture.symbols import known_symbols, symbols_of
 from luminal_lab.capture.table import dims
 from luminal_lab.errors import CaptureError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Hlir, InputSpec, Source
 from luminal_lab.hlir.structure import Structure
-from luminal_lab.hlir.tensor import UNBOUNDED, Graph, Tensor
+from luminal_lab.hlir.tensor import Graph, Tensor
 
 # Composite operators whose lowering says more than their decomposition would.
 KEPT = (
@@ -171,25 +172,18 @@ def lower_program(
         name: For titles.
     """
     graph = Graph(name)
-    graph.symbols.update(_symbols(program))
-    inputs = _inputs(graph, program, owner)
-    lowerer = Lowerer(graph, program.graph_module)
-    results = lowerer.run(inputs.values)
-    graph.source = Source()
-    outputs, constants = _outputs(graph, program, results, inputs)
+    holes = placeholders(program.graph_module)
+    values = [hole.meta.get("val") for hole in holes]
+    with known_symbols(symbols_of(values, program.range_constraints)):
+        inputs = _inputs(graph, program, owner)
+        lowerer = Lowerer(graph, program.graph_module)
+        results = lowerer.run(inputs.values)
+        graph.source = Source()
+        outputs, constants = _outputs(graph, program, results, inputs)
     out_spec = program.call_spec.out_spec
     if constants:
         out_spec = Structure(out_spec, constants)
     return graph.finish(*outputs, in_spec=program.call_spec.in_spec, out_spec=out_spec)
-
-
-def _symbols(program: ExportedProgram) -> dict[str, tuple[int, int]]:
-    out = {}
-    for symbol, bounds in program.range_constraints.items():
-        upper = bounds.upper
-        high = int(upper) if upper.is_Integer and int(upper) < UNBOUNDED else UNBOUNDED
-        out[str(symbol)] = (int(bounds.lower), high)
-    return out
 
 
 def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | None) -> _Inputs:

@@ -18,6 +18,7 @@ from luminal_lab.errors import CaptureError, HlirError
 from luminal_lab.hlir.dtypes import BY_TORCH_NAME, DType
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Ref, Source, TorchName
+from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.tensor import Graph, Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -110,7 +111,9 @@ class Lowerer:
                 fix="functionalize the graph first (torch.export and torch.compile do)",
             )
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, int, float, bool, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymInt):
+            return dim(value)
+        if isinstance(value, (int, float, bool, torch.SymFloat, torch.SymBool)):
             return value
         if name in LOWERINGS and target.namespace in ("aten", "prims"):
             call = Call(self.graph, name, value)
@@ -127,7 +130,9 @@ class Lowerer:
         if getattr(target, "__name__", "") == "getitem" and isinstance(args[0], (tuple, list)):
             return args[0][args[1]]
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymInt):
+            return dim(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return value
         if any(isinstance(a, Tensor) for a in args):
             raise CaptureError(f"cannot lower a call of {target}", where=self.graph.source.line)
@@ -229,7 +234,7 @@ def _template(arg: Any, operands: list[Tensor]) -> Any:
         return TorchName(str(arg).removeprefix("torch."))
     if isinstance(arg, torch.device):
         return str(arg)
-    if isinstance(arg, torch.SymInt):
+    if isinstance(arg, (torch.SymInt, Size)):
         return dim(arg)
     if arg is None or isinstance(arg, (bool, int, float, str)):
         return arg

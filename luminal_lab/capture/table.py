@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from luminal_lab.capture.symbols import size_of
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import F32, DType
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Dim
 from luminal_lab.hlir.shapes import Shape
+from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.tensor import Graph, Tensor
 from luminal_lab.hlir.view import Scalar
 
@@ -125,16 +127,15 @@ def _common(kinds: tuple) -> DType:
 
 
 def dims(shape: Sequence[Any]) -> Shape:
-    """Ints, and for SymInts the sympy expression."""
+    """Ints, and symbolic sizes for SymInts."""
     return tuple(dim(n) for n in shape)
 
 
 def dim(n: Any) -> Dim:
     """One dim, see `dims`."""
     if isinstance(n, torch.SymInt):
-        expr = n.node.expr
-        return int(expr) if expr.is_number else expr
-    return int(n)
+        return size_of(n)
+    return n if isinstance(n, Size) else int(n)
 
 
 def whole(n: Any, what: str) -> int:

@@ -25,6 +25,7 @@ from luminal_lab.codegen.tile import (
     values_of,
 )
 from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.sizes import bounds, ceildiv, divides, is_symbolic
 
 MAX_REGISTERS = 64  # vectors (or scalars) that one local may spread over
 
@@ -95,7 +96,9 @@ def _local(
     dims = []
     for a in shape.axes:
         loop = next((lp for lp in reversed(common) if lp.axis == a), None)
-        size = min(loop.step, program.extents[a]) if loop else program.extents[a]
+        size = program.extents[a]
+        if loop:
+            size = min(loop.step, bounds(size)[1])
         dims.append(Dim(a, size, loop.var if loop else ""))
     space = _space(shape, dims, common, seen, program, build)
     layout = _fit_layout(shape, dims)
@@ -105,8 +108,8 @@ def _local(
         size = next(d.size for d in dims if d.axis == last)
         panels = any(a == last and g > 1 for a, g in layout)
         if not panels and len(layout) > 1:
-            row = -(-size // program.lanes) * program.lanes
-            if (row * shape.dtype.bytes) % 1024 == 0:
+            row = ceildiv(size, program.lanes) * program.lanes
+            if divides(1024, row * shape.dtype.bytes):
                 row += program.lanes
             pad = row - size
     return Local(name, shape.dtype, shape.axes, tuple(dims), space, layout, shape.lanes, pad)
@@ -144,6 +147,8 @@ def _registers(shape, dims, common, seen, program: TileProgram) -> bool:
         return True
     size = 1
     axes = {d.axis: d.size for d in dims} | dict(shape.lanes)
+    if any(is_symbolic(n) for n in axes.values()):
+        return False
     vectors = {t.vector for t in seen if t.kind != "fold"} & set(axes)
     if len(vectors) > 1:
         return False

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.egraph.values import Value, postorder
+from luminal_lab.hlir.sizes import hint
 
 
-def points(axes: Iterable[str], extents: Mapping[str, int]) -> int:
-    """Number of points of an iteration space."""
+def points(axes: Iterable[str], extents: Mapping[str, Any]) -> Any:
+    """Number of points of an iteration space, a Dim."""
     out = 1
     for a in axes:
         out *= extents[a]
@@ -23,7 +25,7 @@ def by_stride(store: Stmt) -> list[str]:
     assert index is not None
 
     def stride(a: str) -> int:
-        return abs(index.coef(a)) or (1 << 30)
+        return abs(hint(index.coef(a))) or (1 << 30)
 
     return sorted(store.axes, key=lambda a: (-stride(a), a))
 
@@ -52,7 +54,7 @@ def vector_axis(s: Stmt, body: Body, last: Mapping[str, str] = {}) -> str | None
 
     Arguments:
         s: The statement.
-        body: Its kernel.
+        body: Its kernel, with hints for the extents that a call decides.
         last: The innermost axis of the memory layout of locals, by name.
     """
     best, best_score = None, 0.0

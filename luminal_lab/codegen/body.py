@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.rename import alpha_rename
-from luminal_lab.codegen.terms import const, ref
+from luminal_lab.codegen.terms import const, ref, tuned
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
 from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import DivMod, Index
+from luminal_lab.hlir.sizes import Dim, at_least, is_symbolic
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,25 @@ class Body:
     """A kernel's statements, with the extents of their axes.
 
     `split` says that long reductions were cut into parts, so that each statement has a grid of
-    its own.
+    its own. `symbolic` are the axes whose extents are known at the call only.
     """
 
     kernel: Kernel
     stmts: tuple[Stmt, ...]
-    extents: Mapping[str, int]
+    extents: Mapping[str, Dim]
     buffers: Mapping[str, Buffer]
     split: bool = False
+    symbolic: frozenset[str] = frozenset()
+
+    @property
+    def tuned(self) -> Body:
+        """The same with the hints for the extents that a call decides: what heuristics see.
+
+        An axis that may have several points is never taken for one that has one.
+        """
+        if not self.symbolic:
+            return self
+        return replace(self, extents={a: tuned(n) for a, n in self.extents.items()})
 
     def stores(self) -> tuple[Stmt, ...]:
         """The statements that write buffers."""
@@ -135,8 +147,9 @@ def statements(kernel: Kernel) -> Body:
             axes = index.axes | mine[0].free
         s = Stmt(out.buffer, "store", mine, mine[0].dtype, axes, index=index)
         stmts[0].append(replace(s, scatter=mode, ordered=ordered))
-    body = Body(kernel, tuple(stmts[0]), extents, kernel.buffers)
-    return _merge_axes(_only_needed(body))
+    body = _merge_axes(_only_needed(Body(kernel, tuple(stmts[0]), extents, kernel.buffers)))
+    symbolic = frozenset(a for a, n in body.extents.items() if is_symbolic(n))
+    return replace(body, symbolic=symbolic)
 
 
 def meeting_axes(out: KernelOutput, extents: Mapping[str, int]) -> tuple[str, ...]:
@@ -149,7 +162,9 @@ def meeting_axes(out: KernelOutput, extents: Mapping[str, int]) -> tuple[str, ..
     for i in out.index:
         span = 1
         for atom, coef in reversed(i.terms):  # smallest coefficient first
-            if not isinstance(atom, str) or atom.startswith("@") or abs(coef) < span:
+            if not isinstance(atom, str) or atom.startswith("@"):
+                break
+            if not at_least(abs(coef) - span, 0):
                 break
             span = abs(coef) * extents[atom]
         else:
@@ -193,9 +208,9 @@ def _simplify(values, buffers, extents) -> list[Value]:
             return terms.remake(flat, args, (flat.attrs[0], index, *flat.attrs[2:]))
         if v.op == "iota":
             index = v.attrs[0].substitute(unit, extents)
-            return (
-                terms.remake(v, args, (index,)) if index.terms else const(index.const, v.dtype)
-            )
+            if index.terms or is_symbolic(index.const):
+                return terms.remake(v, args, (index,))
+            return const(index.const, v.dtype)
         if v.op == "red":
             n = extents[v.attrs[1]]
             if n == 1:
@@ -230,10 +245,13 @@ def _level(s: Value, c: Value) -> Value:
     return terms.op("exp2", terms.op("mul", c, gap))
 
 
-def _repeated(op: str, v: Value, n: int) -> Value:
+def _repeated(op: str, v: Value, n: Dim) -> Value:
     """The reduction of n equal terms."""
     if op == "max" or v.dtype.kind == "bool":
         return v
+    if is_symbolic(n):
+        times = Value("cast", (terms.iota(Index.num(n)),), (), dtype=v.dtype)
+        return terms.op("mul", times, v)
     return terms.op("mul", const(float(n) if v.dtype.is_float else n, v.dtype), v)
 
 

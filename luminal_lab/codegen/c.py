@@ -8,6 +8,7 @@ once per unrolled point and vector of its block. All file-scope names begin with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.c_prelude import C_TYPE
@@ -28,6 +29,7 @@ from luminal_lab.codegen.tile import (
     walk,
 )
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Size, at_least, c_text, ceildiv, divides, is_symbolic
 
 ALIGN = 64
 _CHUNK = 1 << 18  # bytes of a destination that a task copies
@@ -44,8 +46,8 @@ def render_c(program: TileProgram, entry: str, threads: int) -> KernelSource:
     return _Renderer(program, entry, threads).source()
 
 
-def _up(n: int, to: int = ALIGN) -> int:
-    return -(-n // to) * to
+def _up(n: Any, to: int = ALIGN) -> Any:
+    return ceildiv(n, to) * to
 
 
 class _Renderer(StatementPrinter):
@@ -60,7 +62,8 @@ class _Renderer(StatementPrinter):
     def _lay_out(self) -> None:
         """Offsets of shared and per-thread locals in the workspace."""
         self.offsets: dict[str, int] = {}
-        self.shared = self.private = 0
+        self.shared: Any = 0
+        self.private: Any = 0
         self.packs: list[Pack] = []
         for local in self.program.locals.values():
             nbytes = _up(local.numel * _size(local) + 64)
@@ -72,12 +75,14 @@ class _Renderer(StatementPrinter):
                 self.private += nbytes
             elif local.space == "build":
                 reads = _pack_reads(self.program, local.name)
+                assert isinstance(nbytes, int), f"the pack {local.name} has no fixed size"
                 self.packs.append(Pack(local.name, nbytes, reads))
         for name in self.program.scratch:
             buffer = self.program.buffers[name]
             self.offsets[name] = self.shared
             self.shared += _up(terms.span(buffer) * buffer.dtype.bytes + 64)
-        self.private = _up(self.private, 4096) if self.private else 0
+        self.private = _up(self.private, 4096) if self.private != 0 else 0
+        self.sizes = self.program.kernel.symbols
 
     # ------------------------------------------------------------------ the whole
 
@@ -100,6 +105,7 @@ class _Renderer(StatementPrinter):
             packs=tuple(self.packs),
             workspace_bytes=workspace,
             language="c",
+            sizes=self.sizes,
         )
 
     def _destinations(self) -> str:
@@ -132,6 +138,7 @@ class _Renderer(StatementPrinter):
     def _entry(self, nodes: Sequence[Node], suffix: str) -> str:
         self.lines, self.depth, self.declared = [], 1, [set()]
         self.emit(f"if (threads > {self.threads}) threads = {self.threads};")
+        self.emit(self._size_values())
         self.emit(self._pointers(nodes, only_serial=True))
         for k, node in enumerate(nodes):
             if isinstance(node, Loop) and node.kind == "grid":
@@ -140,6 +147,21 @@ class _Renderer(StatementPrinter):
                 self.node(node)
         out, self.lines = self.lines, []
         return "\n".join(line for line in out if line.strip()) + "\n"
+
+    def _size_values(self) -> str:
+        """Declarations of the sizes that this call decides."""
+        if not self.sizes:
+            return ""
+        slot = len(self.program.reads) + len(self.program.writes) + len(self.packs)
+        values = f"((const long *)b[{slot}])"
+        return "\n".join(
+            f"const long {self.names.size(s)} = {values}[{k}];"
+            for k, s in enumerate(self.sizes)
+        )
+
+    def _size(self, n: Any) -> str:
+        """A size as a C expression."""
+        return c_text(n, self.names.size)
 
     def _pointers(self, nodes: Sequence[Node], only_serial: bool = False) -> str:
         """Declarations of the pointers that these nodes use."""
@@ -160,7 +182,7 @@ class _Renderer(StatementPrinter):
         program = self.program
         params = (*program.reads, *program.writes)
         lines = []
-        base = f"b[{len(params) + len(self.packs)}]"
+        base = f"b[{len(params) + len(self.packs) + bool(self.sizes)}]"
         for n in used:
             pointer = self.names.memory(n)
             if not is_local(n):
@@ -178,11 +200,12 @@ class _Renderer(StatementPrinter):
             c = storage_type(local.dtype)
             if local.space == "shared":
                 lines.append(
-                    f"{c} *const restrict {pointer} = ({c} *)({base} + {self.offsets[n]}L);"
+                    f"{c} *const restrict {pointer} = ({c} *)({base} + {self._long(self.offsets[n])});"
                 )
             elif local.space == "thread":
                 start = self.shared + self.offsets[n]
-                at = f"{base} + {start}L + ll_thread_index() * {self.private}L"
+                at = f"{base} + {self._long(start)}"
+                at += f" + ll_thread_index() * {self._long(self.private)}"
                 lines.append(f"{c} *const restrict {self.names.memory(n)} = ({c} *)({at});")
             elif local.space == "build":
                 k = next(k for k, p in enumerate(self.packs) if p.name == n)
@@ -207,24 +230,28 @@ class _Renderer(StatementPrinter):
             )
             levels.append((inner, body[:-1] if nested else ()))
             inner = grids[0] if nested else None
-        counts = [-(-self.program.extents[lp.axis] // lp.step) for lp, _ in levels]
-        total = 1
+        counts = [ceildiv(self.program.extents[lp.axis], lp.step) for lp, _ in levels]
+        total: Any = 1
         for n in counts:
             total *= n
         prefixed = [k for k, (_, prefix) in enumerate(levels) if prefix]
-        grain = 1
+        grain = "1L"
         if prefixed:
-            per = 1
+            per: Any = 1
             for n in counts[prefixed[-1] + 1 :]:
                 per *= n
-            outer = total // max(per, 1)
-            grain = per if outer >= self.threads else max(1, -(-total // (self.threads * 2)))
+            grain = self._grain(total, per)
         threads = "threads" if self.program.parallel else "1"
-        self.emit(f"ll_parallel_for({name}, (void *)b, {total}L, {grain}L, {threads});")
+        if isinstance(self.program.parallel, Size):
+            threads = f"{self._size(self.program.parallel)} > {terms.WORK}L ? threads : 1"
+        self.emit(
+            f"ll_parallel_for({name}, (void *)b, {self._long(total)}, {grain}, {threads});"
+        )
         saved = self.lines, self.depth, self.declared, self.blocks, self.origins
         self.lines, self.depth, self.declared = [], 1, [set()]
         self.blocks, self.origins = {}, {}
         self.emit("char *const *b = (char *const *)ctx;")
+        self.emit(self._size_values())
         self.emit(self._pointers((loop,)))
         for k in prefixed:
             self.emit(f"long last{k} = -1;")
@@ -233,16 +260,16 @@ class _Renderer(StatementPrinter):
         for k, ((lp, prefix), n) in enumerate(zip(levels, counts)):
             stride //= n
             var = self.names.loop(lp.var)
-            text = "p" if stride == 1 else f"p / {stride}"
+            each = self._size(stride)
+            text = "p" if stride == 1 else f"p / {each}"
             if k:
-                text = f"({text}) % {n}"
-            self.emit(
-                f"const long {var} = {text} * {lp.step};" if n > 1 else f"const long {var} = 0;"
-            )
+                text = f"({text}) % {self._size(n)}"
+            one = isinstance(n, int) and n <= 1
+            self.emit(f"const long {var} = {'0' if one else f'{text} * {lp.step}'};")
             self._bind(lp, var)
             if prefix:
-                self.open(f"if (last{k} != p / {stride})")
-                self.emit(f"last{k} = p / {stride};")
+                self.open(f"if (last{k} != p / {each})")
+                self.emit(f"last{k} = p / {each};")
                 self.nodes(prefix)
                 self.close()
         self.nodes(body)
@@ -253,17 +280,30 @@ class _Renderer(StatementPrinter):
         )
         self.lines, self.depth, self.declared, self.blocks, self.origins = saved
 
+    def _long(self, n: Any) -> str:
+        return f"{n}L" if isinstance(n, int) else self._size(n)
+
+    def _grain(self, total: Any, per: Any) -> str:
+        """Tasks that one thread takes at a time, where tasks share what comes before them."""
+        if isinstance(total, int):
+            outer = total // max(per, 1)
+            few = max(1, -(-total // (self.threads * 2)))
+            return f"{per if outer >= self.threads else few}L"
+        few = self._size(ceildiv(total, self.threads * 2))
+        outer = self._size(total // per)
+        return f"{outer} >= {self.threads} ? {self._long(per)} : {few}"
+
     def _bind(self, loop: Loop, var: str) -> None:
         """A shared loop's block: static when the steps divide the extent."""
         extent = self.program.extents[loop.axis]
         outer = self.blocks.get(loop.axis)
         step = loop.step
-        if outer is None and extent % step == 0:
+        if outer is None and divides(step, extent):
             size, end = step, f"({var} + {step})"
-        elif outer is None and extent < step:
+        elif outer is None and at_least(step - extent, 1) and isinstance(extent, int):
             size, end = extent, str(extent)
         else:
-            limit = outer.end if outer else str(extent)
+            limit = outer.end if outer else self._size(extent)
             end = f"{var}_end"
             self.emit(f"const long {end} = ll_min({var} + {step}, {limit});")
             size = None
@@ -309,7 +349,7 @@ class _Renderer(StatementPrinter):
         extent = self.program.extents[loop.axis]
         var = self.names.loop(loop.var)
         start = outer.base if outer else "0"
-        stop = outer.end if outer else str(extent)
+        stop = outer.end if outer else self._size(extent)
         for bound in loop.lo:
             first = f"ll_fdiv({self._outer_index(bound)}, {loop.step}) * {loop.step}"
             start = f"ll_max({start}, {first})"
@@ -334,6 +374,10 @@ class _Renderer(StatementPrinter):
         var = self.names.loop(loop.var)
         size = outer.size if outer else extent
         aligned = outer.aligned if outer else 0
+        if is_symbolic(extent) and not isinstance(size, int):
+            end = outer.end if outer else self._size(extent)
+            self._ragged(loop, var, base, end, step if aligned % step == 0 else 1)
+            return
         if size is not None:
             full, rest = divmod(size, step)
             if full == 1:
@@ -373,9 +417,58 @@ class _Renderer(StatementPrinter):
             self.close()
         self.close()
 
+    def _ragged(self, loop: Loop, var: str, base: str, end: str, aligned: int) -> None:
+        """A loop of a nest over an axis whose number of points a call decides.
+
+        Full blocks come first. What is left of a vector axis is one more block, some of whose
+        lanes are not in use; what is left of another axis is done in smaller steps.
+        """
+        step = loop.step
+        if any(isinstance(n, Loop) and n.axis == loop.axis for n, _ in walk(loop.body)):
+            self.open(f"for (long {var} = {base}; {var} < {end}; {var} += {step})")
+            last = f"{var}_end"
+            self.emit(f"const long {last} = ll_min({var} + {step}, {end});")
+            self._scoped(loop, var, Block(var, None, last, step, aligned))
+            self.close()
+            return
+        self.open("")
+        self.emit(f"long {var} = {base};")
+        self.open(f"for (; {var} + {step} <= {end}; {var} += {step})")
+        self._scoped(loop, var, Block(var, step, f"({var} + {step})", step, aligned))
+        self.close()
+        if step > 1 and any(
+            not isinstance(n, Loop) and n.vector == loop.axis for n, _ in walk(loop.body)
+        ):
+            self._partial(loop, var, end, aligned)
+        else:
+            for smaller in _smaller(step):
+                self.open(f"for (; {var} + {smaller} <= {end}; {var} += {smaller})")
+                block = Block(var, smaller, f"({var} + {smaller})", step, 1)
+                self._scoped(loop, var, block)
+                self.close()
+        self.close()
+
+    def _partial(self, loop: Loop, var: str, end: str, aligned: int) -> None:
+        """The last block of a vector axis."""
+        lanes = self.program.lanes
+        self.open(f"if ({var} < {end})")
+        counts = []
+        for at in range(0, loop.step, lanes):
+            counts.append(self.names.count(f"{var}_n{at}"))
+            left = f"{end} - {var} - {at}" if at else f"{end} - {var}"
+            self.emit(f"const int {counts[-1]} = (int)ll_max(0, ll_min(W, {left}));")
+        block = Block(var, loop.step, end, loop.step, aligned, tuple(counts))
+        self._scoped(loop, var, block)
+        self.close()
+
     def _tail_variable(self, var: str, tail: str) -> str:
         self.emit(f"const long {var} = {tail};")
         return var
+
+
+def _smaller(step: int) -> list[int]:
+    """The steps in which what is left of a block of `step` points is done."""
+    return [n for n in (4, 1) if n < step]
 
 
 def _size(local: Local) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from luminal_lab.hlir.sizes import Symbol
+
 # What the text itself may contain: words of C, the prelude's types, and made-up names.
 _RESERVED = re.compile(
     r"""
@@ -41,6 +43,14 @@ class Names:
     def register(self, raw: str, where: tuple[int, ...]) -> str:
         """The variable of one point of a register local."""
         return self._name("register", raw) + "".join(f"_{k}" for k in where)
+
+    def size(self, symbol: Symbol) -> str:
+        """The variable of a size that a call decides."""
+        return self._name("size", symbol.name)
+
+    def count(self, raw: str) -> str:
+        """The variable of a number of lanes in use."""
+        return self._name("count", raw)
 
     def _name(self, kind: str, raw: str) -> str:
         if (kind, raw) not in self._names:

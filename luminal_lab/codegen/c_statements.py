@@ -34,6 +34,8 @@ from luminal_lab.codegen.tile import (
     values_of,
     walk,
 )
+from luminal_lab.errors import ScheduleError
+from luminal_lab.hlir.sizes import is_symbolic
 
 
 class StatementPrinter:
@@ -109,6 +111,7 @@ class StatementPrinter:
                 self.names.memory,
                 self.origins,
                 self.register_vectors,
+                self.names.size,
                 users=count_users(list(roots)),
             )
         )
@@ -135,10 +138,14 @@ class StatementPrinter:
     def size(self, axis: str) -> int:
         """Points of an axis' current block, which must be known."""
         block = self.blocks.get(axis)
-        if block is None:
-            return self.program.extents[axis]
-        assert block.size is not None, f"the block of {axis} has no static size here"
-        return block.size
+        size = self.program.extents[axis] if block is None else block.size
+        if not isinstance(size, int):
+            raise ScheduleError(
+                f"the points of {axis} are unrolled, and a call decides how many there are",
+                where=f"kernel of {self.program.writes}",
+                fix="capture with fixed sizes there",
+            )
+        return size
 
     def points(
         self, axes, vector: str | None, sizes: dict[str, int] | None = None
@@ -153,10 +160,13 @@ class StatementPrinter:
             ranges.append(range(0, n, lanes) if a == vector else range(n))
         for offsets in itertools.product(*ranges):
             where = dict(zip(names, offsets))
-            count = 0
+            count: int | str = 0
             if vector is not None and vector in where:
                 left = (sizes.get(vector) or self.size(vector)) - where[vector]
                 count = left if left < lanes else 0
+                block = self.blocks.get(vector)
+                if block is not None and block.counts:
+                    count = block.counts[where[vector] // lanes]
             yield Point(where, vector if vector in where else None, count)
 
     def _declare(self, local: Local, name: str, vector: bool) -> str:
@@ -231,7 +241,9 @@ class StatementPrinter:
             block = self.blocks.get(a)
             base = block.base if block else "0"
             end = block.end if block and block.end else None
-            if block is None or end is None:
+            if block is None and is_symbolic(self.program.extents[a]):
+                end = printer.size(self.program.extents[a])
+            elif block is None or end is None:
                 n = self.size(a)
                 end = f"{base} + {n}"
             var = self.fresh()

@@ -15,6 +15,7 @@ from luminal_lab.codegen.tile import Local, TileProgram, is_local
 from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, Symbol, at_least, c_text
 
 # register types: letter -> (scalar, vector)
 TYPES = {"f": ("float", "vf"), "d": ("double", "vd"), "i": ("int", "vi"), "l": ("long", "vl"),
@@ -33,6 +34,8 @@ class Block:
         end: C expression.
         step: The step of the loop that bound it.
         aligned: What `base` is a multiple of; 0 when it is always 0.
+        counts: The last, partial block of a vector axis: for each vector of it the C name of
+            how many of its lanes are in use.
     """
 
     base: str
@@ -40,6 +43,7 @@ class Block:
     end: str
     step: int
     aligned: int = 1
+    counts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Point:
 
     offsets: dict[str, int]
     vector: str | None = None
-    count: int = 0  # lanes in use; 0 for all
+    count: int | str = 0  # lanes in use, a number or C text; 0 for all
 
     def key(self, free: frozenset[str]) -> tuple:
         """What distinguishes the value of a term with these free axes at this point."""
@@ -111,6 +115,7 @@ class Scope:
     pointer: Callable[[str], str]
     origins: Mapping[str, str]  # loop variable -> C expression of its value
     vectors: Mapping[str, str | None]  # register local -> its vector axis
+    size_name: Callable[[Symbol], str] = str  # the C variable of a size symbol
     memo: dict[tuple, Expr] = field(default_factory=dict)
     ranges: dict[Value, tuple[int, int]] = field(default_factory=dict)
     users: Counter = field(default_factory=Counter)
@@ -169,6 +174,14 @@ class ValuePrinter:
 
     # ------------------------------------------------------------------ indices
 
+    def size(self, n: Dim) -> str:
+        """A size as a C expression."""
+        return c_text(n, self.s.size_name)
+
+    def long(self, n: Dim) -> str:
+        """Likewise, of type long."""
+        return f"{n}L" if isinstance(n, int) else self.size(n)
+
     def axis(self, a: str, p: Point, lane: str = "") -> tuple[str, int]:
         """The C text of an axis at a point, as base and constant offset."""
         block = self.s.blocks.get(a)
@@ -181,7 +194,7 @@ class ValuePrinter:
     def index(self, i: Index, p: Point, args: list[str] | None = None, lane: str = "") -> str:
         """An index expression at a point; constants are folded to the end."""
         parts: list[str] = []
-        total = i.const
+        total: Dim = i.const
         for atom, coef in i.terms:
             if isinstance(atom, str):
                 if atom.startswith("@"):
@@ -195,21 +208,22 @@ class ValuePrinter:
             else:
                 inner = self.index(atom.inner, p, args, lane)
                 bounds = {a: self.extents.get(a, 1 << 30) for a in atom.inner.axes}
-                safe = atom.inner.bounds(bounds)[0] >= 0 and not any(
+                safe = at_least(atom.inner.bounds(bounds)[0], 0) and not any(
                     a.startswith("@") for a in atom.inner.axes
                 )
-                if inner.lstrip("-").isdigit():
+                by = self.size(atom.by)
+                if inner.lstrip("-").isdigit() and isinstance(atom.by, int):
                     n = int(inner)
                     total += coef * (n // atom.by if atom.op == "//" else n % atom.by)
                     continue
                 if safe:
-                    text = f"({inner}) {'/' if atom.op == '//' else '%'} {atom.by}"
+                    text = f"({inner}) {'/' if atom.op == '//' else '%'} {by}"
                 else:
-                    text = f"ll_{'fdiv' if atom.op == '//' else 'fmod'}({inner}, {atom.by})"
+                    text = f"ll_{'fdiv' if atom.op == '//' else 'fmod'}({inner}, {by})"
                 text = f"({text})"
-            parts.append(text if coef == 1 else f"{text}*{coef}")
-        if total or not parts:
-            parts.append(str(total))
+            parts.append(text if coef == 1 else f"{text}*{self.size(coef)}")
+        if total != 0 or not parts:
+            parts.append(self.size(total))
         return " + ".join(parts).replace("+ -", "- ")
 
     def local_address(self, local: Local, p: Point, lane: str = "") -> str:
@@ -218,8 +232,9 @@ class ValuePrinter:
         dims = {d.axis: d for d in local.dims}
         left = {d.axis: 0 for d in local.dims}
         parts: list[str] = []
-        total, stride = 0, 1
-        strides = []
+        total: Dim = 0
+        stride: Dim = 1
+        strides: list[Dim] = []
         for n in reversed(sizes):
             strides.append(stride)
             stride *= n
@@ -236,14 +251,15 @@ class ValuePrinter:
             left[axis] = gran
             aligned = block is None or (block.aligned % max(gran, outer or 1) == 0)
             lanes_ok = not lane or axis != p.vector
+            text = self.size(step)
             if gran > 1:  # a panel number
                 if aligned and lanes_ok and offset < gran:
                     if base != "0":
-                        parts.append(f"{base} / {gran} * {step}")
+                        parts.append(f"{base} / {gran} * {text}")
                 elif base == "0" and lanes_ok:
                     total += offset // gran * step
                 else:
-                    parts.append(f"({base} + {offset}) / {gran} * {step}")
+                    parts.append(f"({base} + {offset}) / {gran} * {text}")
                 continue
             if outer:  # the point in its panel
                 if aligned and lanes_ok and offset < outer:
@@ -251,13 +267,13 @@ class ValuePrinter:
                 elif base == "0" and lanes_ok:
                     total += offset % outer * step
                 else:
-                    parts.append(f"({base} + {offset}) % {outer} * {step}")
+                    parts.append(f"({base} + {offset}) % {outer} * {text}")
                 continue
             total += offset * step
             if base != "0":
-                parts.append(base if step == 1 else f"{base}*{step}")
-        if total or not parts:
-            parts.append(str(total))
+                parts.append(base if step == 1 else f"{base}*{text}")
+        if total != 0 or not parts:
+            parts.append(self.size(total))
         return " + ".join(parts)
 
     # ------------------------------------------------------------------ values
@@ -305,7 +321,9 @@ class ValuePrinter:
         if plain:
             base = f"({TYPES[t][0]})({self.index(i, p)})"
             lanes = "ll_lanes()" if t == "i" else "LL_CONVERT(ll_lanes(), vl)"
-            lanes = lanes if c == 1 else f"{lanes} * {c}"
+            if c != 1:
+                times = str(c) if isinstance(c, int) else f"({TYPES[t][0]}){self.size(c)}"
+                lanes = f"{lanes} * {times}"
             return Expr(f"({lanes} + {base})", t, True)
         name, lane = self.s.fresh(), "q"
         text = self.index(i, p, lane=lane)
@@ -361,7 +379,7 @@ class ValuePrinter:
             for a in args:
                 texts.append(f"((long){a.code}[{lane}])" if a.vector else f"((long){a.code})")
             text = self.index(index, p, texts, lane)
-            return f"ll_clamp({text}, {last}L)" if clamp else text
+            return f"ll_clamp({text}, {self.long(last)})" if clamp else text
 
         if p.vector is None or p.vector not in v.free:
             return Expr(f"ll_get_{store}({base} + {address()})", t)
@@ -382,17 +400,17 @@ class ValuePrinter:
         args = named
         return self._gather(store, t, base, address, p)
 
-    def _edge(self, store: str, t: str, base: str, index: str, p: Point, last: int) -> Expr:
+    def _edge(self, store: str, t: str, base: str, index: str, p: Point, end: Dim) -> Expr:
         """A contiguous vector that may cross an end of the buffer."""
-        at, name = self.s.fresh(), self.s.fresh()
+        at, name, last = self.s.fresh(), self.s.fresh(), self.long(end)
         n = p.count or "W"
         self.s.emit(f"long {at} = {index};")
         self.s.emit(f"{TYPES[t][1]} {name};")
         full = self._contiguous(store, f"{base} + {at}", p)
-        one = f"ll_get_{store}({base} + ll_clamp({at} + q, {last}L))"
+        one = f"ll_get_{store}({base} + ll_clamp({at} + q, {last}))"
         one = f"-{one}" if t == "b" else one
         self.s.emit(
-            f"if ({at} >= 0 && {at} + {n} <= {last}L) {name} = {full};\n"
+            f"if ({at} >= 0 && {at} + {n} <= {last}) {name} = {full};\n"
             f"else for (int q = 0; q < {n}; ++q) {name}[q] = {one};"
         )
         return Expr(name, t, True)

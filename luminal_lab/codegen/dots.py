@@ -9,6 +9,7 @@ from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.codegen.rename import dot_sides
 from luminal_lab.egraph.values import Value
 from luminal_lab.hlir.dtypes import F32
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.machine import Machine
 
 
@@ -36,6 +37,7 @@ class Product:
 
 def products(body: Body, machine: Machine) -> tuple[Product, ...]:
     """The products of a kernel, in statement order."""
+    body = body.tuned
     lanes = machine.vector_bytes // 4
     found = [p for s in body.stmts if (p := _product(s, body, lanes, machine))]
     out = []
@@ -93,8 +95,10 @@ def _product(s: Stmt, body: Body, lanes: int, machine: Machine) -> Product | Non
 
 
 def is_constant(v: Value, body: Body) -> bool:
-    """Whether a term depends on constant buffers alone."""
+    """Whether a term depends on constant buffers alone, and on no size of a call."""
     names = terms.reads(v)
+    if v.free & body.symbolic or terms.is_sized(v):
+        return False
     return bool(names) and all(
         not n.startswith("%") and body.buffers[n].constant for n in names
     )
@@ -126,8 +130,10 @@ def _stride(axis: str, body: Body, side: Value) -> int:
     """How far apart the points of a row axis lie in what is stored, or else in its operand."""
     for store in body.stores():
         if store.index is not None and axis in store.axes:
-            return abs(store.index.coef(axis))
-    strides = [abs(terms.coefficient(v, axis) or 0) for v in side_loads(side) if axis in v.free]
+            return abs(hint(store.index.coef(axis)))
+    strides = [
+        abs(hint(terms.coefficient(v, axis) or 0)) for v in side_loads(side) if axis in v.free
+    ]
     return max(strides, default=0)
 
 

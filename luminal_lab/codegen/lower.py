@@ -33,6 +33,7 @@ from luminal_lab.codegen.tile import (
     TileProgram,
 )
 from luminal_lab.egraph.values import Buffer, Kernel, Value
+from luminal_lab.hlir.sizes import Dim, Size, at_least
 from luminal_lab.search.machine import Machine
 
 
@@ -102,6 +103,7 @@ class Lowering:
     def __init__(self, body: Body, schedule: Schedule, machine: Machine):
         self.body, self.schedule, self.machine = body, schedule, machine
         self.extents = dict(body.extents)
+        self.hints = dict(body.tuned.extents)  # what heuristics see
         self.lanes = machine.vector_bytes // 4
         self.counts: Counter[str] = Counter()
         self.taken = {s.name for s in body.stmts}
@@ -143,13 +145,13 @@ class Lowering:
         )
         return alloc.allocate(program, self.shapes, self.build_names)
 
-    def _worth_threads(self, stmts: Sequence[Stmt]) -> bool:
-        """More than about 20 microseconds of work on one thread."""
-        total = 0
+    def _worth_threads(self, stmts: Sequence[Stmt]) -> bool | Size:
+        """More than about 20 microseconds of work on one thread; the work if a call decides."""
+        total: Dim = 0
         for s in stmts:
             each = sum(terms.work(v) for v in s.values) + 1
-            total += analysis.points(s.space, self.extents) * each
-        return total > 1_000_000
+            total = total + analysis.points(s.space, self.extents) * each
+        return total if isinstance(total, Size) else total > terms.WORK
 
     # ------------------------------------------------------------------ names
 
@@ -199,7 +201,7 @@ class Lowering:
     def _layout(self, axes: tuple[str, ...], s: Stmt) -> list[str]:
         """Plain layouts put the axis that consumers reduce, or the longest one, last."""
         reduced = [a for t in self.body.stmts for a in t.over]
-        return sorted(axes, key=lambda a: (a in reduced, self.extents[a], a))
+        return sorted(axes, key=lambda a: (a in reduced, self.hints[a], a))
 
     # ------------------------------------------------------------------ the recursion
 
@@ -237,14 +239,14 @@ class Lowering:
     def _tasks(self, grid: tuple[Entry, ...]) -> int:
         out = 1
         for e in grid:
-            out *= -(-self.extents[e.axis] // e.step)
+            out *= -(-self.hints[e.axis] // e.step)
         return out
 
     def _grid_of(self, stmts: Sequence[Stmt]) -> tuple[Entry, ...]:
         """Axes that all of the statements have and none reduces, in blocks that make tasks."""
         reduced = {a for s in stmts for a in (*s.over, *s.ordered)}
         common = frozenset.intersection(*(s.axes for s in stmts)) - reduced
-        if not common or max(analysis.points(s.space, self.extents) for s in stmts) < 4096:
+        if not common or max(analysis.points(s.space, self.hints) for s in stmts) < 4096:
             return ()
         out, tasks = [], 1
         first = stmts[0]
@@ -253,11 +255,11 @@ class Lowering:
             order = analysis.by_stride(first)
         order = order or sorted(common)
         for a in dict.fromkeys(order):
-            if a not in common or tasks >= 8 * self.machine.threads or self.extents[a] < 2:
+            if a not in common or tasks >= 8 * self.machine.threads or self.hints[a] < 2:
                 continue
             granule = max((g for b, g in first.layout if b == a), default=1)
-            n = self.extents[a]
-            each = analysis.points(first.space, self.extents) // n
+            n = self.hints[a]
+            each = analysis.points(first.space, self.hints) // n
             block = granule
             if granule == 1:
                 block = max(1, -(-n // 16))
@@ -287,7 +289,8 @@ class Lowering:
         """Whether a loop would do nothing: no statement has its axis, or it has one block."""
         if not any(entry.axis in s.space for s in stmts):
             return True
-        return entry.kind == "serial" and entry.step >= scope.step(entry.axis, self.extents)
+        whole = scope.step(entry.axis, self.extents)
+        return entry.kind == "serial" and at_least(entry.step - whole, 0)
 
     def loop(
         self, entry: Entry, part: Sequence[Stmt], rest: tuple[Entry, ...], scope: Scope

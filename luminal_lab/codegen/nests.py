@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from luminal_lab.codegen import analysis, terms
 from luminal_lab.codegen.body import Stmt
 from luminal_lab.codegen.dots import Product
+from luminal_lab.hlir.sizes import hint
 
 if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Entry, Lowering, Scope
@@ -92,8 +93,8 @@ def _products_late(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:
 
 
 def _vector(s: Stmt, scope: Scope, low: Lowering) -> str | None:
-    block = {a: min(low.extents[a], scope.step(a, low.extents)) for a in s.space}
-    body = replace(low.body, extents={**low.extents, **block})
+    block = {a: min(low.hints[a], scope.step(a, low.hints)) for a in s.space}
+    body = replace(low.body, extents={**low.hints, **block})
     name = s.target or s.name
     last = {n: a for n, a in low.last.items() if n != name or n in low.fixed}
     return analysis.vector_axis(s, body, last)
@@ -121,7 +122,7 @@ def _joins(
             s.kind != "reduce" and s.space == tile_axes and any(d in inside for d in s.deps())
         )
     wide = g.vectors | ({vector} if vector else set())
-    loops = {a for a in s.space if scope.step(a, low.extents) > 1 and low.extents[a] > 1}
+    loops = _loops(s, scope, low)
     if any(wide & analysis.scalar_axes(t) for t in (*g.stmts, s)):
         return False
     if any(len(wide & _loops(t, scope, low)) > 1 for t in (*g.stmts, s)):
@@ -131,7 +132,7 @@ def _joins(
 
 
 def _loops(s: Stmt, scope: Scope, low: Lowering) -> set[str]:
-    return {a for a in s.space if scope.step(a, low.extents) > 1 and low.extents[a] > 1}
+    return {a for a in s.space if scope.step(a, low.hints) > 1 and low.hints[a] > 1}
 
 
 def _product_order(g: Group, low: Lowering) -> list[Entry]:
@@ -175,13 +176,13 @@ def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
     block, steps = low.schedule.column_block
     columns = [v for v in vectors if any(s.over and v in s.axes for s in g.stmts)]
     for v in columns:
-        if scope.step(v, low.extents) > block:
+        if scope.step(v, low.hints) > block:
             order.append(Entry(v, block, "inner", True))
     only = len(g.stmts) <= 2 and len(inner) == 1 and columns
     for a in inner:
-        order.append(Entry(a, min(steps, low.extents[a]) if only else 1, "inner"))
+        order.append(Entry(a, min(steps, low.hints[a]) if only else 1, "inner"))
     for v in vectors:
-        size = scope.step(v, low.extents)
+        size = scope.step(v, low.hints)
         wide = max(1, min(unroll, -(-size // lanes)))
         granule = _granule(v, g)
         step = lanes * wide
@@ -206,8 +207,8 @@ def _reach(axis: str, g: Group) -> int:
     out = 0
     for s in g.stmts:
         if s.index is not None:
-            out = max(out, abs(s.index.coef(axis)))
+            out = max(out, abs(hint(s.index.coef(axis))))
         for v in analysis.loads(s):
             if not v.attrs[0].startswith("%") and axis in v.free:
-                out = max(out, abs(terms.coefficient(v, axis) or 0))
+                out = max(out, abs(hint(terms.coefficient(v, axis) or 0)))
     return out

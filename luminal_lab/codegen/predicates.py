@@ -19,6 +19,7 @@ from luminal_lab.codegen.terms import const
 from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.hlir.dtypes import BOOL
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import at_least, largest, smallest
 
 if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Lowering, Scope
@@ -97,9 +98,13 @@ def _comparisons(values: Sequence[Value], axis: str) -> list[tuple[Value, Index]
         a, b = affine(v.args[0]), affine(v.args[1])
         if a is not None and b is not None:
             form = b - a - 1
-            if abs(form.coef(axis)) == 1:
+            if form.coef(axis) in (1, -1) and _signs_known(form):
                 out[v] = form
     return list(out.items())
+
+
+def _signs_known(form: Index) -> bool:
+    return all(at_least(c, 0) or at_least(-c, 0) for _, c in form.terms)
 
 
 def _is_infinite(v: Value) -> bool:
@@ -136,8 +141,8 @@ def _range(rest: Index, scope: Scope, low: Lowering) -> tuple[Index, Index]:
         size = scope.step(atom, low.extents)
         base = Index.axis(atom) * coef if atom in bound else Index.num(0)
         reach = coef * (size - 1)
-        least = least + base + min(reach, 0)
-        most = most + base + max(reach, 0)
+        least = least + base + smallest(reach, 0)
+        most = most + base + largest(reach, 0)
     return least, most
 
 

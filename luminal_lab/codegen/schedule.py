@@ -147,6 +147,7 @@ def default_schedule(
 
 
 def _simd(body: Body, machine: Machine) -> Schedule:
+    body = body.tuned
     dots = products(body, machine)
     grid = main_grid(body, dots, machine)
     serial = tuple(online_loops(body, dots, machine))
@@ -323,7 +324,7 @@ def neighbours(
 ) -> list[Schedule]:
     """Schedules that differ from the given one in one choice."""
     machine = machine or Machine()
-    body = simd_body(kernel, machine)
+    body = simd_body(kernel, machine).tuned
     dots = products(body, machine)
     out: list[Schedule] = []
     if dots:

@@ -24,11 +24,12 @@ def split_reductions(body: Body, machine: Machine) -> Body:
     """The body with its long reductions in two steps, where its outputs are too few."""
     stmts: list[Stmt] = []
     extents = dict(body.extents)
+    hints = body.tuned.extents
     names = {s.name for s in body.stmts}
     reduced = {a for s in body.stmts for a in s.over}
-    tasks = max((points(s.axes - reduced, extents) for s in body.stores()), default=0)
+    tasks = max((points(s.axes - reduced, hints) for s in body.stores()), default=0)
     for s in body.stmts:
-        axis = _axis(s, extents) if tasks < 2 * machine.threads else None
+        axis = _axis(s, hints, body.symbolic) if tasks < 2 * machine.threads else None
         count = _count(extents[axis], machine) if axis else 1
         if axis is None or count == 1:
             stmts.append(s)
@@ -50,13 +51,19 @@ def split_reductions(body: Body, machine: Machine) -> Body:
     return replace(body, stmts=tuple(stmts), extents=extents, split=split)
 
 
-def _axis(s: Stmt, extents) -> str | None:
-    """The axis to cut, or None: products, and reductions of scratch, stay whole."""
+def _axis(s: Stmt, extents, symbolic: frozenset[str]) -> str | None:
+    """The axis to cut, or None: products, and reductions of scratch, stay whole.
+
+    An axis whose extent is known at the call only has no parts of equal size.
+    """
     if s.kind != "reduce" or points(s.space, extents) < WORTH:
         return None
     if s.op == "add" and dot_sides(s.value, s.over) is not None:
         return None
-    axis = max(sorted(s.over), key=lambda a: extents[a])
+    fixed = sorted(set(s.over) - symbolic)
+    if not fixed:
+        return None
+    axis = max(fixed, key=lambda a: extents[a])
     held = any(v.attrs[0].startswith("%") and axis in v.free for v in loads(s))
     return None if held else axis  # scratch is addressed by whole axes
 

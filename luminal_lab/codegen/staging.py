@@ -18,6 +18,7 @@ from luminal_lab.codegen.terms import ref
 from luminal_lab.codegen.windows import window_store, windows
 from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.hlir.dtypes import F32
+from luminal_lab.hlir.sizes import hint
 
 if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Lowering
@@ -52,7 +53,7 @@ def _invariant(root: Value, s: Stmt, low: Lowering) -> list[Value]:
         if v in seen or not v.args:
             continue
         seen.add(v)
-        missing = analysis.points(s.space - v.free, low.extents)
+        missing = analysis.points(s.space - v.free, low.hints)
         if missing >= 4 and terms.is_expensive(v) and v.dtype.kind != "bool":
             found.setdefault(v)
         else:
@@ -205,7 +206,7 @@ def _stage(v: Value, layout, stem: str, out: list[Stmt], made: dict, low: Loweri
 def _stage_right(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering) -> Value:
     """Columns: panels as wide as the register tile, one row of a panel per point reduced."""
     v = p.right
-    rows = analysis.points(p.left.free - v.free, low.extents)
+    rows = analysis.points(p.left.free - v.free, low.hints)
     plain = (
         v.op == "load" and not v.attrs[0].startswith("%") and len(v.attrs) == 2 and not v.args
     )
@@ -232,8 +233,12 @@ def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering)
             return v
         stride = terms.coefficient(v, p.row)
         inner = terms.coefficient(v, over[-1])
-        few = low.extents[p.row] <= p.rows_tile
-        if (inner == 1 and stride is not None and (stride * 4) % 1024) or stride == 1 or few:
+        few = low.hints[p.row] <= p.rows_tile
+        if (
+            (inner == 1 and stride is not None and (hint(stride) * 4) % 1024)
+            or stride == 1
+            or few
+        ):
             return v
     rows = sorted(v.free - set(over) - {p.row})
     layout = (*((a, 1) for a in rows), (p.row, 1), *((a, 1) for a in over))

@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from luminal_lab.egraph.values import Buffer, Value, postorder
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, at_least, bounds, hint
 
 ZERO = {"float": 0.0, "int": 0, "uint": 0, "bool": False}
+WORK = 1_000_000  # vector instructions that are worth more than one thread
 EXPENSIVE = frozenset({"exp2", "log2", "sin", "erf", "sqrt", "recip"})
+
+
+def tuned(n: Dim) -> int:
+    """The extent that heuristics see: at the hint, and at least 2 where a call decides it."""
+    return n if isinstance(n, int) else max(2, hint(n))
 
 
 def const(number: float | int | bool, dtype: DType) -> Value:
@@ -64,7 +71,7 @@ def replace_terms(root: Value, by: Mapping[Value, Value]) -> Value:
     return memo[root]
 
 
-def substitute(v: Value, by: Mapping[str, Index], extents: Mapping[str, int]) -> Value:
+def substitute(v: Value, by: Mapping[str, Index], extents: Mapping[str, Dim]) -> Value:
     """A term without binders, its axes replaced by expressions."""
 
     def step(old: Value, args: tuple[Value, ...]) -> Value:
@@ -116,7 +123,7 @@ def axes_in(v: Value) -> set[str]:
 
 
 def flatten_loads(
-    v: Value, args: tuple[Value, ...], buffers: Mapping[str, Buffer], extents: Mapping[str, int]
+    v: Value, args: tuple[Value, ...], buffers: Mapping[str, Buffer], extents: Mapping[str, Dim]
 ) -> Value:
     """A load with one flat index; `clamp` marks an offset that may leave the buffer."""
     name, index = v.attrs[0], v.attrs[1]
@@ -127,7 +134,7 @@ def flatten_loads(
             safe = False
         else:
             lo, hi = i.bounds(extents)
-            safe = safe and lo >= 0 and hi < n
+            safe = safe and at_least(lo, 0) and at_least(n - hi, 1)
         flat = flat + i * stride
     if buffer.numel == 0:
         return const(ZERO[v.dtype.kind], v.dtype)
@@ -135,7 +142,7 @@ def flatten_loads(
     return Value("load", args, attrs, dtype=v.dtype)
 
 
-def span(buffer: Buffer) -> int:
+def span(buffer: Buffer) -> Dim:
     """Elements from the buffer's first to its last, strides included."""
     if buffer.numel == 0:
         return 0
@@ -153,6 +160,17 @@ def flat_index(buffer: Buffer, index: tuple[Index, ...]) -> Index:
 def is_expensive(v: Value) -> bool:
     """Whether computing it once more costs noticeably."""
     return any(t.op in EXPENSIVE for t in postorder([v]))
+
+
+def is_sized(v: Value) -> bool:
+    """Whether a term depends on a size that a call decides."""
+    indices = []
+    for t in postorder([v]):
+        if t.op == "load":
+            indices += t.attrs[1]
+        elif t.op == "iota":
+            indices.append(t.attrs[0])
+    return any(i.symbols for i in indices)
 
 
 def work(v: Value) -> int:
@@ -192,7 +210,7 @@ def reads(v: Value) -> tuple[str, ...]:
     return tuple(out)
 
 
-def coefficient(v: Value, axis: str) -> int | None:
+def coefficient(v: Value, axis: str) -> Dim | None:
     """Element stride of a flat load along an axis; None when it is not affine there."""
     index = v.attrs[1][0]
     for atom, coef in index.terms:
@@ -213,7 +231,7 @@ _RANGE = {
 }
 
 
-def int_range(v: Value, extents: Mapping[str, int], memo: dict[Value, tuple[int, int]]):
+def int_range(v: Value, extents: Mapping[str, Dim], memo: dict[Value, tuple[int, int]]):
     """Inclusive bounds of an integer term."""
     if v in memo:
         return memo[v]
@@ -222,7 +240,8 @@ def int_range(v: Value, extents: Mapping[str, int], memo: dict[Value, tuple[int,
     if v.op == "const":
         out = (int(v.attrs[0]), int(v.attrs[0]))
     elif v.op == "iota":
-        out = v.attrs[0].bounds(extents)
+        lo, hi = v.attrs[0].bounds(extents)
+        out = (bounds(lo)[0], bounds(hi)[1])
     elif v.op == "cast" and v.args[0].dtype.kind != "float":
         out = int_range(v.args[0], extents, memo)
     elif v.op in ("add", "mul") and v.dtype.is_int:

@@ -60,6 +60,7 @@ from typing import Any, Literal
 from luminal_lab.egraph.values import Buffer, Kernel, Value
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Symbol, ceildiv
 
 LoopKind = Literal["grid", "serial", "inner"]
 Space = Literal["register", "thread", "shared", "build"]
@@ -71,12 +72,12 @@ class Dim:
 
     Arguments:
         axis: Its name.
-        size: Number of points.
+        size: Number of points, a Dim.
         origin: The variable of the loop whose block it is; empty when the axis is whole.
     """
 
     axis: str
-    size: int
+    size: Any
     origin: str = ""
 
 
@@ -105,23 +106,23 @@ class Local:
     space: Space
     layout: tuple[tuple[str, int], ...]
     lanes: tuple[tuple[str, int], ...] = ()
-    pad: int = 0
+    pad: Any = 0
 
-    def sizes(self) -> list[int]:
-        """The extents of the layout's dims, in elements of that dim."""
+    def sizes(self) -> list[Any]:
+        """The extents of the layout's dims (Dims), in elements of that dim."""
         left = {d.axis: d.size for d in self.dims}
         whole = dict(left)
         out = []
         for k, (axis, step) in enumerate(self.layout):
-            out.append(-(-left[axis] // step))
+            out.append(ceildiv(left[axis], step))
             left[axis] = step
-            if k == len(self.layout) - 1 and whole[axis] > 0:
+            if k == len(self.layout) - 1 and whole[axis] != 0:
                 out[-1] += self.pad
         return out
 
     @property
-    def numel(self) -> int:
-        """Elements that it occupies, padding included."""
+    def numel(self) -> Any:
+        """Elements that it occupies (a Dim), padding included."""
         out = 1
         for n in self.sizes():
             out *= n
@@ -223,7 +224,7 @@ class TileProgram:
 
     Arguments:
         kernel: What it computes.
-        extents: The extent of every axis that occurs (merged and renamed axes included).
+        extents: The extent (a Dim) of every axis that occurs, merged and renamed ones too.
         buffers: Buffers read and written, by name.
         reads, writes: Their names, in the order of the kernel's parameters.
         locals: Every local, by name.
@@ -231,7 +232,7 @@ class TileProgram:
         build: Statements that fill the `build` locals, run when the executable is built.
         style: `simd` (C: nests, vector axes, packing) or `block` (Triton, Metal: whole blocks).
         lanes: Lanes of a float32 vector (`simd`).
-        parallel: Whether it is worth more than one thread.
+        parallel: Whether it is worth more than one thread; its work, where a call decides.
         schedule: The `Schedule` that it was lowered with.
         scratch: Names of those `buffers` that are the kernel's own: shared scratch that is
             addressed by a flat index, written by one statement and read by later ones.
@@ -239,7 +240,7 @@ class TileProgram:
     """
 
     kernel: Kernel
-    extents: Mapping[str, int]
+    extents: Mapping[str, Any]
     buffers: Mapping[str, Buffer]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -248,7 +249,7 @@ class TileProgram:
     build: tuple[Node, ...] = ()
     style: Literal["simd", "block"] = "simd"
     lanes: int = 16
-    parallel: bool = True
+    parallel: Any = True
     schedule: Any = None
     scratch: tuple[str, ...] = ()
     nodes: tuple[int, ...] = field(default=(), compare=False)
@@ -296,7 +297,10 @@ class KernelSource:
         entry: Name of its entry function; a kernel with packs also has `{entry}_pack`.
         params: Buffer names in the order of the pointers: reads, then writes.
         packs: One more pointer each, after the params.
-        workspace_bytes: Size of the scratch behind the last pointer; 0 when there is none.
+        sizes: The size symbols that it takes: one pointer to their values, as `long`s, comes
+            after those of the packs. None when all sizes are fixed.
+        workspace_bytes: Size (a Dim) of the scratch behind the last pointer; 0 when there is
+            none.
         language: `c`, `triton` or `metal`.
         launch: What a launcher needs beside the text (grid, constants), as plain data.
     """
@@ -305,9 +309,10 @@ class KernelSource:
     entry: str
     params: tuple[str, ...]
     packs: tuple[Pack, ...] = ()
-    workspace_bytes: int = 0
+    workspace_bytes: Any = 0
     language: str = "c"
     launch: Mapping[str, Any] = field(default_factory=dict)
+    sizes: tuple[Symbol, ...] = ()
 
 
 def walk(nodes: tuple[Node, ...], path: tuple[Loop, ...] = ()) -> Iterator[tuple[Node, tuple]]:

@@ -31,6 +31,7 @@ from luminal_lab.codegen.tile import (
 from luminal_lab.egraph.values import postorder
 from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import at_least, smallest
 
 Path = tuple[Loop, ...]
 
@@ -144,7 +145,7 @@ class _Checker:
         if any(e == 0 for e in extents.values()):
             return
         lo, hi = index.bounds(extents)
-        if lo < 0 or hi >= n:
+        if not at_least(lo, 0) or not at_least(n - hi, 1):
             self.fail(node, f"{name}[{index}] reaches {lo}…{hi} of {n} elements")
 
     def local(self, node: Init | Assign | Accumulate | Fold, path: Path) -> frozenset[str]:
@@ -190,8 +191,8 @@ class _Checker:
                 self.fail(
                     node, f"{name} holds a block of {dim.origin}, which is not bound here"
                 )
-            size = min([extent, *(lp.step for lp in around[:scope])])
-            if size > dim.size:
+            size = smallest(extent, *(lp.step for lp in around[:scope]))
+            if not at_least(dim.size - size, 0):
                 self.fail(node, f"{name} holds {dim.size} points of {dim.axis}, not {size}")
 
     def shared(self, node: Statement, name: str, path: Path) -> None:
@@ -203,7 +204,7 @@ class _Checker:
             if (
                 lp.kind == "grid"
                 and lp.axis not in local.axes
-                and self.program.extents[lp.axis] > lp.step
+                and not at_least(lp.step - self.program.extents[lp.axis], 0)
             ):
                 self.fail(node, f"tasks over {lp.axis} all write {name}")
 

@@ -20,9 +20,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cmp_to_key
+from typing import Any
 
 from luminal_lab.egraph.steps import Step, is_gathered
 from luminal_lab.hlir.index import Atom, DivMod, Extents, Index
+from luminal_lab.hlir.sizes import Dim, at_least, divides, hint, is_symbolic, smallest
 from luminal_lab.hlir.view import View, out_axis
 
 Axis = tuple[int, str]  # (step, axis of the step)
@@ -33,9 +36,9 @@ class Digit:
     """`coef * ((axis // start) % length)`, one term of an index expression."""
 
     axis: str
-    start: int
-    length: int
-    coef: int
+    start: Dim
+    length: Dim
+    coef: Dim
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class Atoms:
         conflicts: Cuts that were asked for and do not fit the others of their axis.
     """
 
-    names: Mapping[Axis, tuple[tuple[str, int], ...]]
-    extents: dict[str, int]
+    names: Mapping[Axis, tuple[tuple[str, Any], ...]]
+    extents: dict[str, Any]
     conflicts: int
 
     def expand(self, step: int, axis: str) -> Index:
@@ -62,19 +65,19 @@ def digits(index: Index, extents: Extents) -> list[Digit] | None:
     out = []
     for atom, coef in index.terms:
         found = _digit(atom, extents)
-        if found is None or coef < 0:
+        if found is None or not at_least(coef, 0):
             return None
         axis, start, length = found
         out.append(Digit(axis, start, length, coef))
-    return sorted(out, key=lambda d: d.coef)
+    return sorted(out, key=lambda d: hint(d.coef))
 
 
-def _digit(atom: Atom, extents: Extents) -> tuple[str, int, int] | None:
+def _digit(atom: Atom, extents: Extents) -> tuple[str, Any, Any] | None:
     if isinstance(atom, str):
         return None if is_gathered(atom) else (atom, 1, extents[atom])
     inner = _single(atom.inner)
     found = _digit(inner, extents) if inner is not None else None
-    if found is None or found[2] % atom.by:
+    if found is None or not divides(atom.by, found[2]):
         return None
     axis, start, length = found
     if atom.op == "//":
@@ -92,24 +95,24 @@ def _single(index: Index) -> Atom | None:
 class _Cuts:
     """The strides at which each axis is cut: for one axis a chain of divisors of its extent."""
 
-    extents: dict[Axis, int]
-    at: dict[Axis, list[int]] = field(default_factory=dict)
-    conflicts: set[tuple[Axis, int]] = field(default_factory=set)
+    extents: dict[Axis, Any]
+    at: dict[Axis, list[Any]] = field(default_factory=dict)
+    conflicts: set[tuple[Axis, Any]] = field(default_factory=set)
 
-    def of(self, axis: Axis) -> list[int]:
+    def of(self, axis: Axis) -> list[Any]:
         return self.at.get(axis, [])
 
-    def add(self, axis: Axis, stride: int) -> bool:
+    def add(self, axis: Axis, stride: Dim) -> bool:
         """Cut `axis` at `stride`; whether that is new."""
         n = self.extents[axis]
         have = self.at.setdefault(axis, [])
-        if stride <= 1 or stride >= n or stride in have or n % stride:
+        if stride in (0, 1, n) or stride in have or not divides(stride, n):
             return False
-        if any(stride % q and q % stride for q in have):
+        if any(not divides(q, stride) and not divides(stride, q) for q in have):
             self.conflicts.add((axis, stride))
             return False
         have.append(stride)
-        have.sort()
+        have.sort(key=cmp_to_key(lambda a, b: -1 if divides(a, b) else 1))
         return True
 
 
@@ -126,7 +129,7 @@ def _edge_cuts(
     """Make the cuts that one dim of one read asks for, on both sides; which axes changed."""
     changed: set[Axis] = set()
 
-    def cut(axis: Axis, stride: int) -> None:
+    def cut(axis: Axis, stride: Dim) -> None:
         if cuts.add(axis, stride):
             changed.add(axis)
 
@@ -141,29 +144,36 @@ def _edge_cuts(
         return changed
     n = cuts.extents[producer]
 
-    def aligned(q: int) -> bool:
+    def aligned(q: Dim) -> bool:
         """Whether `index % q` is a matter of the digits below q alone (no carry into q)."""
         low = index.const % q
         for d in terms:
-            if d.coef % q:
-                inside = min(d.coef * d.length, q) if q % d.coef == 0 else d.coef * d.length
-                low += inside - d.coef
-        return low < q
+            if not divides(q, d.coef):
+                inside = d.coef * d.length
+                low += (smallest(inside, q) if divides(d.coef, q) else inside) - d.coef
+        return _less(low, q)
 
     for d in terms:
-        inner = [q // d.start for q in cuts.of((consumer, d.axis)) if q % d.start == 0]
-        for q in (1, d.length, *(q for q in inner if q < d.length)):
-            if q and n % (d.coef * q) == 0 and aligned(d.coef * q):
+        inner = [q // d.start for q in cuts.of((consumer, d.axis)) if divides(d.start, q)]
+        for q in (1, d.length, *(q for q in inner if _less(q, d.length))):
+            if q != 0 and divides(d.coef * q, n) and aligned(d.coef * q):
                 cut(producer, d.coef * q)
         for q in cuts.of(producer):
-            if d.coef < q < d.coef * d.length and q % d.coef == 0 and aligned(q):
+            between = _less(d.coef, q) and _less(q, d.coef * d.length)
+            if between and divides(d.coef, q) and aligned(q):
                 cut((consumer, d.axis), d.start * (q // d.coef))
         # A concatenation of equal parts: the guard lets one part of the axis through.
         part = n // d.coef
-        if guarded and part < d.length and n % d.coef == 0 and index.const % n == 0:
-            if d.length % part == 0:
+        whole = divides(d.coef, n) and divides(n, index.const)
+        if guarded and whole and _less(part, d.length):
+            if divides(part, d.length):
                 cut((consumer, d.axis), d.start * part)
     return changed
+
+
+def _less(a: Dim, b: Dim) -> bool:
+    """Whether a < b for all sizes."""
+    return at_least(b - a, 1)
 
 
 def _find_cuts(steps: Sequence[Step]) -> _Cuts:
@@ -173,7 +183,7 @@ def _find_cuts(steps: Sequence[Step]) -> _Cuts:
     for s, step in enumerate(steps):
         for read in step.reads:
             for k, index in enumerate(read.view.index):
-                if not index.terms or steps[read.step].shape[k] <= 1:
+                if not index.terms or steps[read.step].shape[k] in (0, 1):
                     continue
                 producer = (read.step, out_axis(k))
                 for axis in (producer, *((s, a) for a in sorted(index.axes))):
@@ -192,8 +202,8 @@ def _find_cuts(steps: Sequence[Step]) -> _Cuts:
 def name_atoms(steps: Sequence[Step]) -> Atoms:
     """Split and name all axes of a region's steps."""
     cuts = _find_cuts(steps)
-    atoms: dict[Axis, list[tuple[str, int]]] = {}
-    extents: dict[str, int] = {}
+    atoms: dict[Axis, list[tuple[str, Dim]]] = {}
+    extents: dict[str, Dim] = {}
     owner: dict[str, int] = {}
     for (s, axis), n in cuts.extents.items():
         bounds = [1, *cuts.of((s, axis)), n] if n != 1 else []
@@ -273,7 +283,7 @@ class _Names:
 
 
 def atom_indices(
-    expression: Index, atoms: Sequence[tuple[str, int]], extents: Extents
+    expression: Index, atoms: Sequence[tuple[str, Dim]], extents: Extents
 ) -> list[Index]:
     """Where each atom of a dim is read, when the dim is read at `expression`."""
     out = []
@@ -297,9 +307,9 @@ def guarded_index(
     index = tuple(i.substitute(by, extents) for i in view.index)
     if not guard:
         return (), index
-    if any(g.bounds(extents)[1] < 0 for g in guard):
+    if any(at_least(-g.bounds(extents)[1], 1) for g in guard):
         return None, index
-    guard = [g for g in guard if g.bounds(extents)[0] < 0]
+    guard = [g for g in guard if not at_least(g.bounds(extents)[0], 0)]
     pinned = _pinned(guard, extents)
     if pinned:
         index = tuple(i.substitute(pinned, extents) for i in index)
@@ -313,7 +323,9 @@ def _pinned(guard: Sequence[Index], extents: Extents) -> dict[str, Index]:
     for g in guard:
         _, top = g.bounds(extents)
         for atom, coef in g.terms:
-            if not isinstance(atom, str):
+            if not isinstance(atom, str) or any(
+                is_symbolic(x) for x in (coef, top, extents[atom])
+            ):
                 continue
             n = max(extents[atom] - 1, 0)
             rest = top - (coef * n if coef > 0 else 0)  # the most that the other terms can give
@@ -324,5 +336,5 @@ def _pinned(guard: Sequence[Index], extents: Extents) -> dict[str, Index]:
     return {
         a: Index.num(low.get(a, 0))
         for a in sorted({*low, *high})
-        if low.get(a, 0) == high.get(a, max(extents[a] - 1, 0))
+        if low.get(a, 0) == high.get(a, extents[a] - 1)
     }

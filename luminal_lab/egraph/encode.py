@@ -31,6 +31,7 @@ from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import REDUCTIONS
+from luminal_lab.hlir.sizes import at_least
 from luminal_lab.hlir.view import View, out_axis
 
 Substitution = Mapping[str, Index]
@@ -61,7 +62,7 @@ class Tensor:
     """A T term, with the shape and the dtype of what it stores."""
 
     term: Term
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: DType
 
 
@@ -105,7 +106,7 @@ class Encoding:
     tensors: tuple[Tensor, ...]
     unions: tuple[tuple[int, int], ...]
     indices: Mapping[str, tuple[Index, ...]]
-    extents: Mapping[str, int]
+    extents: Mapping[str, Any]
     node_tensor: Mapping[int, int]
     outputs: tuple[tuple[str, int], ...]
     counts: Counts
@@ -115,11 +116,8 @@ def encode(hlir: Hlir, max_copies: int = 4000) -> Encoding:
     """Encode a region.
 
     Arguments:
-        hlir: The region; all dims are ints.
+        hlir: The region.
         max_copies: No more renamed copies than that are made; the rest is counted as skipped.
-
-    Raises:
-        SaturationError: when a dim is symbolic.
     """
     steps, outputs = steps_of(hlir)
     encoder = _Encoder(steps, name_atoms(steps), max_copies)
@@ -149,7 +147,7 @@ class _Encoder:
     known: dict[Term, int] = field(default_factory=dict)
     tensor_of: dict[int, int] = field(default_factory=dict)
     # Per step and dim: the stored atoms, outermost first, with their strides in the stored dim.
-    stored: list[list[list[tuple[str, int]]]] = field(default_factory=list)
+    stored: list[list[list[tuple[str, Any]]]] = field(default_factory=list)
     access: list[list[_Access]] = field(default_factory=list)
     copied: dict[tuple[int, tuple[Index, ...]], None] = field(default_factory=dict)
     queue: deque[tuple[int, tuple[Index, ...], int, int]] = field(default_factory=deque)
@@ -160,7 +158,7 @@ class _Encoder:
     # ------------------------------------------------------------------ terms
 
     @property
-    def extents(self) -> dict[str, int]:
+    def extents(self) -> dict[str, Any]:
         return self.atoms.extents
 
     def value(self, op: str, children: Sequence[int] = (), attrs: Sequence[Any] = ()) -> int:
@@ -185,7 +183,7 @@ class _Encoder:
         return self.value("Const", attrs=(number, dtype.name))
 
     def iota(self, index: Index, dtype: DType) -> int:
-        if not index.terms:
+        if not index.terms and isinstance(index.const, int):
             return self.constant(index.const, dtype)
         return self.value("Iota", attrs=(self.index_text((index,)), dtype.name))
 
@@ -234,8 +232,8 @@ class _Encoder:
             self.tensor_of[s] = t
         return whole
 
-    def _packed(self, dim: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        out: list[tuple[str, int]] = []
+    def _packed(self, dim: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        out: list[tuple[str, Any]] = []
         stride = 1
         for name, _ in reversed(dim):
             out.append((name, stride))
@@ -280,7 +278,7 @@ class _Encoder:
         never = (Index.num(-1),)
         return _Access(producer, View(stored, never if guard is None else guard, view.fill))
 
-    def _stored_dim(self, s: int, k: int, read_at: Index, extents: Mapping[str, int]) -> Index:
+    def _stored_dim(self, s: int, k: int, read_at: Index, extents: Mapping[str, Any]) -> Index:
         all_atoms = self.atoms.names[s, out_axis(k)]
         kept = dict(self.stored[s][k])
         if len(kept) == len(all_atoms):
@@ -362,7 +360,7 @@ class _Encoder:
         attrs = (step.attrs["mode"], self.index_text(names), self.index_text(index))
         return Term("Scatter", children, attrs)
 
-    def _all_extents(self, view: View) -> Mapping[str, int]:
+    def _all_extents(self, view: View) -> Mapping[str, Any]:
         return {**self.extents, **_gathered_extents(view)}
 
     def _tensor(self, s: int) -> int:
@@ -461,7 +459,7 @@ class _Encoder:
         )
 
 
-def _injective(indices: Any, extents: Mapping[str, int]) -> bool:
+def _injective(indices: Any, extents: Mapping[str, Any]) -> bool:
     """Whether different points read different elements, as far as is plain to see.
 
     True for renamings, slices and merges; false for windows (`i+k`) and repeats.
@@ -470,7 +468,9 @@ def _injective(indices: Any, extents: Mapping[str, int]) -> bool:
     for index in indices:
         span = 1
         for atom, coef in reversed(index.terms):  # smallest coefficient first
-            if not isinstance(atom, str) or atom in seen or abs(coef) < span:
+            if not isinstance(atom, str) or atom in seen:
+                return False
+            if not at_least(abs(coef) - span, 0):
                 return False
             seen.add(atom)
             span = abs(coef) * extents[atom]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, at_least, hint
 
 
 @dataclass(frozen=True)
@@ -23,27 +24,27 @@ class GemmForm:
         bias: Stride of the bias over n, None without one.
     """
 
-    batch: tuple[tuple[int, int, int, int], ...]
-    m: int
-    n: int
-    k: int
-    a: tuple[int, int]
-    b: tuple[int, int]
-    c: tuple[int, int]
-    bias: int | None = None
+    batch: tuple[tuple[Dim, Dim, Dim, Dim], ...]
+    m: Dim
+    n: Dim
+    k: Dim
+    a: tuple[Dim, Dim]
+    b: tuple[Dim, Dim]
+    c: tuple[Dim, Dim]
+    bias: Dim | None = None
 
 
 @dataclass(frozen=True)
 class Stored:
     """A tensor with the index map at which it is read or written."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     index: tuple[Index, ...]
 
-    def strides(self) -> dict[str, int] | None:
+    def strides(self) -> dict[str, Dim] | None:
         """Elements that one step along each axis moves; None when the map is not linear."""
-        out: dict[str, int] = {}
-        step = 1
+        out: dict[str, Dim] = {}
+        step: Dim = 1
         for n, i in zip(reversed(self.shape), reversed(self.index)):
             if i.const or not i.is_affine:
                 return None
@@ -58,7 +59,7 @@ def gemm_form(
     b: Stored,
     c: Stored,
     reduced: Collection[str],
-    extents: Mapping[str, int],
+    extents: Mapping[str, Dim],
     bias: Stored | None = None,
 ) -> GemmForm | None:
     """The library's view of a product; None when no BLAS takes these strides.
@@ -83,7 +84,7 @@ def gemm_form(
     if m is None or n is None or k is None:
         return None
     (m_extent, (am, cm)), (n_extent, (bn, cn)), (k_extent, (ak, bk)) = m, n, k
-    if n_extent > 1 and cn != 1:
+    if n_extent not in (0, 1) and cn != 1:
         return None
     if not _dense(am, ak, m_extent, k_extent) or not _dense(bk, bn, k_extent, n_extent):
         return None
@@ -94,7 +95,7 @@ def gemm_form(
         if merged is None or set(sd or ()) != set(ns):
             return None
         stride = merged[1][1]
-    loops = sorted(batch, key=lambda x: (-sc[x], x))
+    loops = sorted(batch, key=lambda x: (-hint(sc[x]), x))
     return GemmForm(
         tuple((extents[x], sa[x], sb[x], sc[x]) for x in loops),
         m_extent,
@@ -108,10 +109,10 @@ def gemm_form(
 
 
 def _merge(
-    axes: Sequence[str], strides: Sequence[Mapping[str, int]], extents: Mapping[str, int]
-) -> tuple[int, tuple[int, ...]] | None:
+    axes: Sequence[str], strides: Sequence[Mapping[str, Dim]], extents: Mapping[str, Dim]
+) -> tuple[Dim, tuple[Dim, ...]] | None:
     """Several axes as one, with one stride in each tensor; None if they are not contiguous."""
-    order = sorted(axes, key=lambda x: (-strides[0][x], x))
+    order = sorted(axes, key=lambda x: (-hint(strides[0][x]), x))
     for outer, inner in itertools.pairwise(order):
         if any(s[outer] != s[inner] * extents[inner] for s in strides):
             return None
@@ -119,10 +120,10 @@ def _merge(
     return total, tuple(s[order[-1]] if order else 0 for s in strides)
 
 
-def _dense(outer: int, inner: int, outer_extent: int, inner_extent: int) -> bool:
+def _dense(outer: Dim, inner: Dim, outer_extent: Dim, inner_extent: Dim) -> bool:
     """Whether a matrix has a unit stride and rows (or columns) that do not overlap."""
     rows = inner == 1 or inner_extent == 1
     columns = outer == 1 or outer_extent == 1
-    return (rows and (outer >= inner_extent or outer_extent == 1)) or (
-        columns and (inner >= outer_extent or inner_extent == 1)
+    return (rows and (at_least(outer - inner_extent, 0) or outer_extent == 1)) or (
+        columns and (at_least(inner - outer_extent, 0) or inner_extent == 1)
     )

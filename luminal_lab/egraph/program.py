@@ -9,6 +9,7 @@ from typing import Any
 from luminal_lab.egraph.encode import Encoding, Term
 from luminal_lab.egraph.language import MEMORY
 from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.hlir.sizes import bounds
 
 
 def commands(encoding: Encoding) -> list[str]:
@@ -23,7 +24,9 @@ def _commands(encoding: Encoding) -> Iterator[str]:
         )
         yield f"(set (axes {quote(text)}) {_set(axes)})"
     for axis, n in encoding.extents.items():
-        yield f"(set (extent {quote(axis)}) {n})"
+        if isinstance(n, int):
+            yield f"(set (extent {quote(axis)}) {n})"
+        yield f"(set (least {quote(axis)}) {bounds(n)[0]})"
     sent = 0
 
     def tensors(up_to: int) -> Iterator[str]:

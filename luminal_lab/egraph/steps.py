@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from luminal_lab.errors import LuminalError, SaturationError
+from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.dtypes import DType
-from luminal_lab.hlir.graph import Hlir, Node, Operand
+from luminal_lab.hlir.graph import Dim, Hlir, Node, Operand
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
 from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
@@ -44,8 +44,8 @@ class Step:
     op: str
     node: int | None
     reads: tuple[Read, ...]
-    shape: tuple[int, ...]
-    axes: Mapping[str, int]
+    shape: tuple[Dim, ...]
+    axes: Mapping[str, Dim]
     dtype: DType
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,17 +66,13 @@ class Step:
 
 
 def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
-    """The steps of a program, and `(output name, step)` for each of its outputs.
-
-    Raises:
-        SaturationError: when a dim is symbolic.
-    """
+    """The steps of a program, and `(output name, step)` for each of its outputs."""
     steps: list[Step] = []
     at: dict[int, int] = {}  # HLIR node -> step
     for n, node in enumerate(hlir.nodes):
         reads = [Read(at[o.node], o.view) for o in node.operands]
         shapes = _operand_shapes(hlir, node)
-        axes = {k: _static((d,), node)[0] for k, d in node.axes().items()}
+        axes = node.axes()
         if node.op == "Scatter":
             points = _points(hlir, node)
             named = {point_axis(k): n for k, n in enumerate(points)}
@@ -91,7 +87,7 @@ def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
                 node.op,
                 n,
                 tuple(reads),
-                _static(node.shape, node),
+                node.shape,
                 axes,
                 node.dtype,
                 node.attrs,
@@ -99,24 +95,12 @@ def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
         )
     outputs = []
     for out in hlir.outputs:
-        shape = _static(out.shape, hlir.nodes[out.value.node])
         read = Read(at[out.value.node], out.value.view)
-        outputs.append((out.name, _copy(steps, read, shape, True)))
+        outputs.append((out.name, _copy(steps, read, out.shape, True)))
     return steps, outputs
 
 
-def _static(shape: tuple[Any, ...], node: Node) -> tuple[int, ...]:
-    for dim in shape:
-        if not isinstance(dim, int):
-            raise SaturationError(
-                f"the dim {dim} of a {node.op} is symbolic; the e-graph takes fixed sizes only",
-                where=node.source.line or None,
-                fix="capture without dynamic_shapes, or specialize the Hlir to a call's sizes",
-            )
-    return shape
-
-
-def _copy(steps: list[Step], read: Read, shape: tuple[int, ...], output: bool) -> int:
+def _copy(steps: list[Step], read: Read, shape: tuple[Dim, ...], output: bool) -> int:
     """A step that stores what is read; dropped where the producer's tensor will do."""
     axes = {out_axis(k): n for k, n in enumerate(shape)}
     attrs = {"output": output}
@@ -124,20 +108,20 @@ def _copy(steps: list[Step], read: Read, shape: tuple[int, ...], output: bool) -
     return len(steps) - 1
 
 
-def _operand_shapes(hlir: Hlir, node: Node) -> list[tuple[int, ...]]:
+def _operand_shapes(hlir: Hlir, node: Node) -> list[tuple[Dim, ...]]:
     """The shapes of the leading operands that must be tensors in memory."""
     if node.op == "Scatter":
-        return [_static(node.shape, node)]
+        return [node.shape]
     if node.op != "Custom":
         return []
-    shapes = [_static(hlir.nodes[o.node].shape, node) for o in node.operands]
+    shapes = [hlir.nodes[o.node].shape for o in node.operands]
     return [_view_shape(o, s, node) for o, s in zip(node.operands, shapes)]
 
 
-def _points(hlir: Hlir, node: Node) -> tuple[int, ...]:
+def _points(hlir: Hlir, node: Node) -> tuple[Dim, ...]:
     """The extents of the points that a Scatter stores."""
     source = hlir.nodes[node.operands[1].node].shape
-    return _static(tuple(node.attrs.get("points", source)), node)
+    return tuple(node.attrs.get("points", source))
 
 
 def point_axis(dim: int) -> str:
@@ -145,9 +129,9 @@ def point_axis(dim: int) -> str:
     return f"p{dim}"
 
 
-def _view_shape(operand: Operand, shape: tuple[int, ...], node: Node) -> tuple[int, ...]:
+def _view_shape(operand: Operand, shape: tuple[Dim, ...], node: Node) -> tuple[Dim, ...]:
     """The shape that a movement-only view gives a tensor: what each axis `ik` runs over."""
-    extents: dict[str, int] = {}
+    extents: dict[str, Dim] = {}
     for index, n in zip(operand.view.index, shape):
         if index.single is not None:
             extents[index.single] = n

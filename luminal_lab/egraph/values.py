@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal
 
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Symbol, symbols_in
 
 
 class Value:
@@ -117,16 +119,18 @@ class Buffer:
         strides: In elements, one per dim; row-major when None. A stride 0 is a broadcast dim.
         constant: Whether its contents are known when the executable is built (weights and
             what is computed from weights alone), so that a kernel may repack it then.
+
+    Extents and strides are Dims: ints, or sizes that a call decides.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     dtype: DType
-    strides: tuple[int, ...] | None = None
+    strides: tuple[Any, ...] | None = None
     constant: bool = False
 
     @property
-    def element_strides(self) -> tuple[int, ...]:
+    def element_strides(self) -> tuple[Any, ...]:
         """The strides, spelled out."""
         if self.strides is not None:
             return self.strides
@@ -137,7 +141,7 @@ class Buffer:
         return tuple(reversed(out))
 
     @property
-    def numel(self) -> int:
+    def numel(self) -> Any:
         """Number of elements (of the logical shape)."""
         out = 1
         for n in self.shape:
@@ -145,7 +149,7 @@ class Buffer:
         return out
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Any:
         """Bytes of a dense tensor of this shape."""
         return self.numel * self.dtype.bytes
 
@@ -229,11 +233,26 @@ class Kernel:
 
     outputs: tuple[KernelOutput, ...]
     buffers: Mapping[str, Buffer]
-    extents: Mapping[str, int]
+    extents: Mapping[str, Any]
     nodes: tuple[int, ...] = field(default=(), compare=False)
     rules: tuple[str, ...] = field(default=(), compare=False)
     schedule: Any = field(default=None, compare=False)
     origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that it takes at run time, sorted by name; none when all are fixed."""
+        dims = [*self.extents.values()]
+        for b in self.buffers.values():
+            dims += [*b.shape, *(b.strides or ())]
+        found = symbols_in(dims)
+        indices = [i for o in self.outputs for i in o.index]
+        for v in postorder(self.values()):
+            if v.op == "load":
+                indices += v.attrs[1]
+            elif v.op == "iota":
+                indices.append(v.attrs[0])
+        return tuple(sorted(found.union(*(i.symbols for i in indices))))
 
     def source(self, language: str = "c") -> str:
         """Its generated source under its schedule.

@@ -18,6 +18,7 @@ from luminal_lab.hlir.graph import (
 )
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.hlir.view import View, out_axis
 
 _CONE = 64  # nodes of index arithmetic that are copied rather than stored at a border
@@ -181,20 +182,11 @@ def extract(hlir: Hlir, members: Sequence[NodeId], flow: Flow) -> Extract:
         )
         for k, n in enumerate(outputs)
     ]
-    mentioned = {
-        str(s)
-        for node in cutter.nodes
-        for dim in (*node.shape, *node.attrs.values())
-        for s in getattr(dim, "free_symbols", ())
-    }
     piece = Hlir(
-        tuple(cutter.nodes),
-        tuple(cutter.inputs),
-        tuple(specs),
-        {},
-        {s: bounds for s, bounds in hlir.symbols.items() if s in mentioned},
-        name=hlir.name,
+        tuple(cutter.nodes), tuple(cutter.inputs), tuple(specs), {}, {}, name=hlir.name
     )
+    if hlir.symbols:
+        piece = replace(piece, symbols={n: hlir.symbols[n] for n in symbols_of(piece)})
     return Extract(
         piece,
         structural_hash(piece),

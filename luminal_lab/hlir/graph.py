@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from luminal_lab.hlir.compare import Diff
 
-Dim = Any  # int, or a sympy expression over the symbols of `Hlir.symbols`
+Dim = Any  # int, or a `luminal_lab.hlir.sizes.Size` over the symbols of `Hlir.symbols`
 NodeId = int  # position in `Hlir.nodes`; operands always precede their consumers
 
 

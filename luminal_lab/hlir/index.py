@@ -3,7 +3,8 @@
 An `Index` is `const + sum(coefficient * atom)`. An atom is the name of an axis, or a
 floor-division / remainder of another Index by a positive integer. The form is canonical: atoms
 are sorted, zero terms dropped, and `//`, `%` simplified whenever the extents prove it. It
-prints as `h*64+d` and parses back.
+prints as `h*64+d` and parses back. Constants, coefficients and divisors may be symbolic sizes,
+which print in braces: `b*{n}+i`.
 
     >>> i = Index.axis("i")
     >>> (i * 8 + Index.axis("j")).floordiv(8, {"i": 4, "j": 8})
@@ -20,8 +21,10 @@ from functools import cached_property
 from typing import Any
 
 from luminal_lab.errors import HlirError
+from luminal_lab.hlir import sizes
+from luminal_lab.hlir.sizes import Dim, Size
 
-Extents = Mapping[str, int]
+Extents = Mapping[str, Dim]
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class DivMod:
 
     op: str
     inner: Index
-    by: int
+    by: Dim
 
     def __str__(self) -> str:
         return str(Index(((self, 1),)))
@@ -43,8 +46,8 @@ Atom = str | DivMod
 class Index:
     """`const + sum(coef * atom)`: see the module. Build it with `num`, `axis`, `+`, `*`."""
 
-    terms: tuple[tuple[Atom, int], ...] = ()
-    const: int = 0
+    terms: tuple[tuple[Atom, Any], ...] = ()  # coefficients are Dims
+    const: Any = 0  # a Dim
 
     def __hash__(self) -> int:
         return self._hash
@@ -57,9 +60,9 @@ class Index:
         return (Index, (self.terms, self.const))  # a hash of strings is this process's own
 
     @staticmethod
-    def num(value: int) -> Index:
+    def num(value: Dim) -> Index:
         """The constant `value`."""
-        return Index((), int(value))
+        return Index((), value if isinstance(value, Size) else int(value))
 
     @staticmethod
     def axis(name: str) -> Index:
@@ -67,25 +70,25 @@ class Index:
         return Index(((name, 1),))
 
     @staticmethod
-    def linear(parts: Iterable[tuple[str, int]]) -> Index:
+    def linear(parts: Iterable[tuple[str, Any]]) -> Index:
         """The sum of some axes times their coefficients."""
-        terms: dict[Atom, int] = {}
+        terms: dict[Atom, Any] = {}
         for name, coef in parts:
             terms[name] = terms.get(name, 0) + coef
         return Index._make(terms, 0)
 
     @staticmethod
-    def _make(terms: dict[Atom, int], const: int) -> Index:
+    def _make(terms: dict[Atom, Any], const: Any) -> Index:
         while (joined := _join_remainder(terms)) is not None:
             terms, more = joined
             const += more
         kept = [(a, c) for a, c in terms.items() if c != 0]
         if len(kept) < 2:
             return Index(tuple(kept), const)
-        return Index(tuple(sorted(kept, key=lambda t: (-abs(t[1]), str(t[0])))), const)
+        return Index(tuple(sorted(kept, key=_order)), const)
 
-    def __add__(self, other: Index | int) -> Index:
-        if isinstance(other, int):
+    def __add__(self, other: Index | Dim) -> Index:
+        if not isinstance(other, Index):
             return Index(self.terms, self.const + other)
         if not self.terms or not other.terms:
             return Index(self.terms or other.terms, self.const + other.const)
@@ -96,21 +99,21 @@ class Index:
 
     __radd__ = __add__
 
-    def __mul__(self, k: int) -> Index:
+    def __mul__(self, k: Dim) -> Index:
         if k == 1:
             return self
         # A factor keeps the order of the terms, and joins none.
-        return Index(tuple((a, c * k) for a, c in self.terms) if k else (), self.const * k)
+        return Index(tuple((a, c * k) for a, c in self.terms) if k != 0 else (), self.const * k)
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Index:
         return self * -1
 
-    def __sub__(self, other: Index | int) -> Index:
+    def __sub__(self, other: Index | Dim) -> Index:
         return self + (-other)
 
-    def floordiv(self, k: int, extents: Extents) -> Index:
+    def floordiv(self, k: Dim, extents: Extents) -> Index:
         """`self // k` (rounds to minus infinity), simplified under `extents`."""
         if k == 1:
             return self
@@ -129,7 +132,7 @@ class Index:
             return out + high.floordiv(k // g, extents)
         return out + Index(((DivMod("//", rest, k), 1),))
 
-    def mod(self, k: int, extents: Extents) -> Index:
+    def mod(self, k: Dim, extents: Extents) -> Index:
         """`self % k` (result in `[0, k)`), simplified under `extents`."""
         if k == 1:
             return Index()
@@ -152,24 +155,30 @@ class Index:
             return atom if isinstance(atom, DivMod) else None
         return None
 
-    def _split(self, k: int, extents: Extents) -> tuple[int, Index, Index] | None:
+    def _split(self, k: Dim, extents: Extents) -> tuple[Any, Index, Index] | None:
         """`(g, high, low)`: `self == g*high + low`, `0 <= low < g`, and `g > 1` divides `k`."""
-        divisors = {math.gcd(c, k) for _, c in self.terms} - {1}
-        for g in sorted(divisors, reverse=True):
+        divisors = dict.fromkeys(_common(c, k) for _, c in self.terms)
+        divisors.pop(1, None)
+        for g in sorted(divisors, key=sizes.hint, reverse=True):
             whole = {a: c // g for a, c in self.terms if c % g == 0}
             high = Index._make(whole, self.const // g)
             low = Index._make({a: c for a, c in self.terms if c % g}, self.const % g)
             lo, hi = low.bounds(extents)
-            if high.terms and lo >= 0 and hi < g:
+            if high.terms and sizes.at_least(lo, 0) and sizes.at_least(g - hi, 1):
                 return g, high, low
         return None
 
-    def bounds(self, extents: Extents) -> tuple[int, int]:
-        """Inclusive lower and upper bound, with every axis in `[0, extent)`."""
+    def bounds(self, extents: Extents) -> tuple[Any, Any]:
+        """Inclusive lower and upper bound (two Dims), with every axis in `[0, extent)`.
+
+        Raises:
+            Undecided: when the sign of a symbolic coefficient is not known.
+        """
         lo = hi = self.const
         for atom, coef in self.terms:
             if isinstance(atom, str):
-                alo, ahi = 0, max(extents[atom] - 1, 0)
+                n = extents[atom]
+                alo, ahi = 0, max(n - 1, 0) if isinstance(n, int) else n - 1
             else:
                 ilo, ihi = atom.inner.bounds(extents)
                 if atom.op == "//":
@@ -203,8 +212,8 @@ class Index:
         """Whether it has neither floor-division nor remainder."""
         return all(isinstance(a, str) for a, _ in self.terms)
 
-    def coef(self, axis: str) -> int:
-        """The coefficient of a bare axis (0 when it does not occur as one)."""
+    def coef(self, axis: str) -> Any:
+        """The coefficient (a Dim) of a bare axis; 0 when it does not occur as one."""
         return next((c for a, c in self.terms if a == axis), 0)
 
     def substitute(self, by: Mapping[str, Index], extents: Extents) -> Index:
@@ -238,6 +247,24 @@ class Index:
 
         return Index._make({atom_(a): c for a, c in self.terms}, self.const)
 
+    @cached_property
+    def symbols(self) -> frozenset[sizes.Symbol]:
+        """The size symbols that occur in it."""
+        out = sizes.symbols_in((self.const, *(c for _, c in self.terms)))
+        for atom, _ in self.terms:
+            if not isinstance(atom, str):
+                out |= atom.inner.symbols | sizes.symbols_in((atom.by,))
+        return out
+
+    def resize(self, of: Callable[[Dim], Dim]) -> Index:
+        """The expression with every size in it replaced: `of` maps one Dim to another."""
+        out: dict[Atom, Any] = {}
+        for atom, coef in self.terms:
+            if not isinstance(atom, str):
+                atom = DivMod(atom.op, atom.inner.resize(of), of(atom.by))
+            out[atom] = out.get(atom, 0) + of(coef)
+        return Index._make(out, of(self.const))
+
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The value with each axis bound to a number, or to a broadcasting array or tensor."""
         out: Any = self.const
@@ -259,13 +286,16 @@ class Index:
             else:
                 inner = atom.inner.render(axis, div, mod)
                 op = div if atom.op == "//" else mod
-                text = f"{inner if atom.inner.single else f'({inner})'}{op}{atom.by}"
-                if coef < 0 and not parts:  # unary minus binds tighter than / in C
+                text = f"{inner if atom.inner.single else f'({inner})'}{op}{shown(atom.by)}"
+                if _negative(coef) and not parts:  # unary minus binds tighter than / in C
                     text = f"({text})"
-            sign = "-" if coef < 0 else ("+" if parts else "")
-            parts.append(f"{sign}{text}" + ("" if abs(coef) == 1 else f"*{abs(coef)}"))
-        if self.const or not parts:
-            parts.append(f"{'+' if parts and self.const >= 0 else ''}{self.const}")
+            sign = "-" if _negative(coef) else ("+" if parts else "")
+            size = -coef if _negative(coef) else coef
+            parts.append(f"{sign}{text}" + ("" if size == 1 else f"*{shown(size)}"))
+        const = self.const
+        if const != 0 or not parts:
+            sign = "+" if parts and (isinstance(const, Size) or const >= 0) else ""
+            parts.append(f"{sign}{shown(const)}")
         return "".join(parts)
 
     def __str__(self) -> str:
@@ -274,20 +304,52 @@ class Index:
     __repr__ = __str__
 
     @staticmethod
-    def parse(text: str, extents: Extents | None = None) -> Index:
+    def parse(
+        text: str, extents: Extents | None = None, symbols: Mapping[str, Dim] | None = None
+    ) -> Index:
         """Read back what `str(index)` printed.
+
+        Arguments:
+            text: The text.
+            extents: Not needed.
+            symbols: The size symbols that may occur in braces.
 
         Raises:
             HlirError: on anything else.
         """
-        tokens = re.findall(r"//|[-+*%()]|\d+|[@\w.']+", text)
-        if "".join(tokens) != re.sub(r"\s", "", text):
+        tokens = re.findall(r"\{[^}]*\}|//|[-+*%()]|\d+|[@\w.']+", text)
+        if re.sub(r"\s", "", "".join(tokens)) != re.sub(r"\s", "", text):
             raise HlirError(f"not an index expression: {text!r}")
-        it = _Tokens(tokens, text)
+        it = _Tokens(tokens, text, symbols or {})
         out = _sum(it)
         if it.peek() is not None:
             raise HlirError(f"unexpected {it.peek()!r} in the index expression {text!r}")
         return out
+
+
+def _order(term: tuple[Atom, Any]) -> tuple:
+    atom, coef = term
+    if type(coef) is not int:
+        return (-abs(sizes.hint(coef)), str(atom))
+    return (-abs(coef), str(atom))
+
+
+def _common(a: Dim, b: Dim) -> Dim:
+    """A common divisor of two sizes: the greatest one of numbers, else one of them or 1."""
+    if isinstance(a, int) and isinstance(b, int):
+        return math.gcd(a, b)
+    return sizes.common_divisor(a, b)
+
+
+def _negative(coef: Dim) -> bool:
+    """Whether a coefficient is printed with a minus."""
+    return (coef.terms[0][1] if isinstance(coef, Size) else coef) < 0
+
+
+def shown(size: Dim) -> str:
+    """A size as text: a number, or a symbolic size in braces."""
+    # a comma separates index expressions
+    return f"{{{size}}}".replace(", ", ";") if isinstance(size, Size) else str(size)
 
 
 def _join_remainder(terms: dict[Atom, int]) -> tuple[dict[Atom, int], int] | None:
@@ -318,9 +380,9 @@ def _join_remainder(terms: dict[Atom, int]) -> tuple[dict[Atom, int], int] | Non
 
 
 class _Tokens:
-    def __init__(self, tokens: list[str], text: str):
+    def __init__(self, tokens: list[str], text: str, symbols: Mapping[str, Dim]):
         self.items: Iterator[str] = iter(tokens)
-        self.text = text
+        self.text, self.symbols = text, symbols
         self.next: str | None = next(self.items, None)
 
     def peek(self) -> str | None:
@@ -352,7 +414,7 @@ def _product(it: _Tokens) -> Index:
             if right.terms and out.terms:
                 raise HlirError(f"a product of two axes is not an index: {it.text!r}")
             out = right * out.const if right.terms else out * right.const
-        elif right.terms or right.const <= 0:
+        elif right.terms or not sizes.at_least(right.const, 1):
             raise HlirError(f"the divisor of {op} is a positive number: {it.text!r}")
         else:
             out = Index(((DivMod(op, out, right.const), 1),))
@@ -366,4 +428,6 @@ def _leaf(it: _Tokens) -> Index:
         if it.take() != ")":
             raise HlirError(f"missing ) in the index expression {it.text!r}")
         return inner
+    if token.startswith("{"):
+        return Index.num(sizes.parse(token[1:-1].replace(";", ", "), it.symbols))
     return Index.num(int(token)) if token.isdigit() else Index.axis(token)

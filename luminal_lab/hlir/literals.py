@@ -14,9 +14,9 @@ from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import DTYPES, DType
 from luminal_lab.hlir.graph import Ref, TorchName
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, Size, largest, smallest
 
-Symbols = Mapping[str, Any]  # name -> sympy Symbol
-_FUNCTIONS = ("FloorDiv", "Mod", "PythonMod", "CeilDiv", "Max", "Min")  # torch's, on dims
+Symbols = Mapping[str, Dim]  # size symbols by name
 
 
 def show(value: Any) -> str:
@@ -45,7 +45,7 @@ def show(value: Any) -> str:
             return f"[{', '.join(map(show, value))}]"
         case dict():
             return "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
-        case _ if hasattr(value, "free_symbols"):
+        case Size():
             return str(value)
         case _:
             raise HlirError(f"a {type(value).__name__} has no text form: {value!r}")
@@ -110,11 +110,7 @@ class _Reader:
         return value
 
     def arithmetic(self, a: Any, op: ast.operator, b: Any) -> Any:
-        if not any(hasattr(x, "free_symbols") for x in (a, b)):
-            if isinstance(op, ast.Div) and isinstance(a, int) and isinstance(b, int) and b:
-                import sympy
-
-                return sympy.Rational(a, b)
+        if not any(isinstance(x, Size) for x in (a, b)):
             raise self.error()
         match op:
             case ast.Add():
@@ -123,12 +119,8 @@ class _Reader:
                 return a - b
             case ast.Mult():
                 return a * b
-            case ast.Div():
-                return a / b
-            case ast.Pow() if isinstance(b, int) and abs(b) <= 64:
-                return a**b
             case ast.FloorDiv():
-                return self.call("FloorDiv", [a, b])
+                return a // b
         raise self.error()
 
     def call(self, name: str, args: list[Any]) -> Any:
@@ -138,12 +130,9 @@ class _Reader:
             case "TorchName", [str(attribute)]:
                 return TorchName(attribute)
             case "Index", [str(text)]:
-                return Index.parse(text)
-            case _ if name in _FUNCTIONS:
-                import sympy
-                from torch.utils._sympy import functions
-
-                return getattr(functions, name)(*map(sympy.sympify, args))
+                return Index.parse(text, None, self.symbols)
+            case "max" | "min", [int() | Size() as a, int() | Size() as b]:
+                return largest(a, b) if name == "max" else smallest(a, b)
         raise self.error()
 
     def error(self) -> HlirError:

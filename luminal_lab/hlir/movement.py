@@ -10,8 +10,9 @@ from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.graph import Dim
 from luminal_lab.hlir.index import Index
-from luminal_lab.hlir.shapes import Shape, axes_of, is_one, regroup_dims, scalar_of
-from luminal_lab.hlir.view import Scalar
+from luminal_lab.hlir.shapes import Shape, axes_of, is_one, scalar_of
+from luminal_lab.hlir.sizes import ceildiv, largest, surely
+from luminal_lab.hlir.view import Scalar, regroup
 
 if TYPE_CHECKING:
     from luminal_lab.hlir.tensor import Graph
@@ -81,12 +82,12 @@ class Movable:
         """The same elements, in row-major order, in another shape.
 
         Raises:
-            HlirError: when the numbers of elements differ, or symbolic dims would be regrouped.
+            HlirError: when the numbers of elements differ.
         """
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        return self.viewed(shape, regroup_dims(self.shape, shape))
+        return self.viewed(shape, regroup(self.shape, shape))
 
     def unsqueeze(self, dim: int) -> Self:
         """A dim of size 1 before dim `dim`."""
@@ -102,7 +103,7 @@ class Movable:
     def slice(self, dim: int, start: int, stop: int, step: int = 1) -> Self:
         """Indices `start, start + step, …` below `stop` of a dim; bounds must be in range."""
         dim = self.dim(dim)
-        size = max(0, -(-(stop - start) // step))
+        size = largest(0, ceildiv(stop - start, step))
         shape = self.shape[:dim] + (size,) + self.shape[dim + 1 :]
         at = list(axes_of(shape))
         at[dim] = at[dim] * step + start
@@ -139,7 +140,7 @@ class Movable:
         """Overlapping windows along a dim: it counts them, a new last dim is inside one."""
         dim = self.dim(dim)
         count = (self.shape[dim] - dilation * (size - 1) - 1) // stride + 1
-        shape = self.shape[:dim] + (max(count, 0),) + self.shape[dim + 1 :] + (size,)
+        shape = self.shape[:dim] + (largest(count, 0),) + self.shape[dim + 1 :] + (size,)
         axes = axes_of(shape)
         at = list(axes[:-1])
         at[dim] = at[dim] * stride + axes[-1] * dilation
@@ -152,5 +153,6 @@ class Movable:
         at = [axis - lo for axis, (lo, _) in zip(axes_of(shape), pads)]
         guard: list[Index] = []
         for n, index, (lo, hi) in zip(self.shape, at, pads):
-            guard += [index] * (lo > 0) + [-index + (n - 1)] * (hi > 0)
+            guard += [index] * (not surely(lambda lo=lo: lo <= 0))
+            guard += [-index + (n - 1)] * (not surely(lambda hi=hi: hi <= 0))
         return self.guarded(shape, at, guard, fill)

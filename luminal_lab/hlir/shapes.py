@@ -11,7 +11,7 @@ from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, DType
 from luminal_lab.hlir.graph import Dim
 from luminal_lab.hlir.index import Index
-from luminal_lab.hlir.view import Scalar, View, out_axis, regroup
+from luminal_lab.hlir.view import Scalar, View, out_axis
 
 Shape = tuple[Dim, ...]
 
@@ -22,6 +22,8 @@ def scalar_of(value: Scalar, dtype: DType) -> Scalar:
     Raises:
         HlirError: for a fractional number where an integer is needed.
     """
+    if not isinstance(value, (bool, int, float)):
+        raise HlirError(f"the number {value} is known at the call only")
     if dtype == BOOL:
         return bool(value)
     if dtype.is_float:
@@ -62,36 +64,3 @@ def axes_of(shape: Sequence[Dim]) -> tuple[Index, ...]:
 def identity_of(shape: Sequence[Dim]) -> View:
     """The view that reads each dim at its own axis."""
     return View(axes_of(shape))
-
-
-def regroup_dims(old: Shape, new: Shape) -> list[Index]:
-    """`regroup`, with symbolic dims only where both shapes have the same one."""
-    out: list[Index] = []
-    olds, news = _runs(old), _runs(new)
-    if [s for _, s in olds] != [s for _, s in news]:
-        raise HlirError(
-            f"cannot reshape {old} into {new}: symbolic dims are split or merged",
-            fix="capture with fixed sizes there; dynamic reshapes are not supported yet",
-        )
-    base = 0
-    for (a, symbol), (b, _) in zip(olds, news):
-        shifted = {out_axis(k): out_axis(k + base) for k in range(len(b))}
-        out += [i.rename(shifted) for i in regroup(a, b)]
-        base += len(b)
-        if symbol is not None:
-            out.append(Index.axis(out_axis(base)))
-            base += 1
-    return out
-
-
-def _runs(shape: Shape) -> list[tuple[list[int], Dim | None]]:
-    """Runs of fixed dims, each with the symbolic dim that ends it (None at the end)."""
-    runs: list[tuple[list[int], Dim | None]] = []
-    run: list[int] = []
-    for n in shape:
-        if isinstance(n, int):
-            run.append(n)
-        else:
-            runs.append((run, n))
-            run = []
-    return [*runs, (run, None)]

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from luminal_lab.errors import CallError, HlirError
+from luminal_lab.hlir import sizes
 from luminal_lab.hlir.graph import Dim, Hlir, Node, Operand, OutputSpec
-from luminal_lab.hlir.index import DivMod, Index
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Size, Symbol
 from luminal_lab.hlir.view import View
 
 
@@ -40,8 +42,8 @@ def bind_symbols(hlir: Hlir, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
             if isinstance(dim, int):
                 if dim != size:
                     raise CallError(f"{where} is {size}, expected {dim}")
-            elif dim.is_Symbol:
-                value, first = found.setdefault(str(dim), (size, where))
+            elif (name := dim.name) is not None:
+                value, first = found.setdefault(name, (size, where))
                 if value != size:
                     raise CallError(
                         f"{where} is {size}, but {first}, the same {dim}, is {value}"
@@ -61,21 +63,29 @@ def bind_symbols(hlir: Hlir, shapes: Mapping[str, Sequence[int]]) -> dict[str, i
     return {name: value for name, (value, _) in found.items()}
 
 
-def _solve(dim: Any, size: int, where: str, found: dict[str, tuple[int, str]]) -> None:
+def _solve(dim: Size, size: int, where: str, found: dict[str, tuple[int, str]]) -> None:
     """Check a dim that is an expression, or solve it for its one unknown symbol."""
-    import sympy
-
-    known = {s: found[str(s)][0] for s in dim.free_symbols if str(s) in found}
-    left = dim.subs(known)
-    unknown = sorted(left.free_symbols, key=str)
+    known = {s.name: found[s.name][0] for s in dim.free_symbols if s.name in found}
+    unknown = sorted(s for s in dim.free_symbols if s.name not in known)
     if not unknown:
-        if int(left) != size:
-            raise CallError(f"{where} is {size}, expected {dim} = {int(left)}")
+        if sizes.value(dim, known) != size:
+            raise CallError(f"{where} is {size}, expected {dim} = {sizes.value(dim, known)}")
         return
-    solutions = sympy.solve(left - size, unknown[0]) if len(unknown) == 1 else []
-    if len(solutions) != 1 or not solutions[0].is_Integer:
-        raise CallError(f"{where} is {size}, which no value of {dim} gives")
-    found[str(unknown[0])] = (int(solutions[0]), where)
+    if len(unknown) == 1:
+        symbol = unknown[0]
+
+        def at(n: int) -> int:
+            return sizes.value(dim, {**known, symbol.name: n})
+
+        # dims grow with their symbols; one out of bounds is told later, by its name
+        low, high = 0, max(symbol.high, size) + 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if at(middle) < size else (low, middle)
+        if at(low) == size:
+            found[symbol.name] = (low, where)
+            return
+    raise CallError(f"{where} is {size}, which no value of {dim} gives")
 
 
 def specialize(hlir: Hlir, symbols: Mapping[str, int]) -> Hlir:
@@ -98,14 +108,34 @@ def number(dim: Dim, symbols: Mapping[str, int]) -> int:
     """The value of a dim.
 
     Raises:
-        HlirError: when it is not an integer once its symbols are replaced.
+        HlirError: when one of its symbols has no value.
     """
-    if isinstance(dim, int):
-        return dim
-    value = dim.subs({s: symbols[str(s)] for s in dim.free_symbols if str(s) in symbols})
-    if not value.is_Integer:
-        raise HlirError(f"the dim {dim} is {value}, not an integer, for {dict(symbols)}")
-    return int(value)
+    return sizes.value(dim, symbols)
+
+
+def symbols_of(hlir: Hlir) -> dict[str, Symbol]:
+    """The size symbols that a program mentions, by name, in the order of their names."""
+    found: set[Symbol] = set()
+    for node in hlir.nodes:
+        found |= mentioned((node.shape, dict(node.attrs)))
+        for operand in node.operands:
+            found |= mentioned((operand.view.index, operand.view.guard))
+    for out in hlir.outputs:
+        found |= mentioned((out.shape, out.stride, out.value.view.index, out.value.view.guard))
+    return {s.name: s for s in sorted(found)}
+
+
+def mentioned(value: Any) -> frozenset[Symbol]:
+    """The symbols that occur in plain data: sizes, indices, dataclasses, and nests of them."""
+    if isinstance(value, Size):
+        return value.free_symbols
+    if isinstance(value, Index):
+        return value.symbols
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return frozenset[Symbol]().union(*map(mentioned, value))
+    return frozenset()
 
 
 def _node(node: Node, symbols: Mapping[str, int]) -> Node:
@@ -135,16 +165,10 @@ def _attr(value: Any, symbols: Mapping[str, int]) -> Any:
         return type(value)(_attr(v, symbols) for v in value)
     if isinstance(value, dict):
         return {k: _attr(v, symbols) for k, v in value.items()}
-    if hasattr(value, "free_symbols"):
+    if isinstance(value, Size):
         return number(value, symbols)
     return value
 
 
 def _index(index: Index, symbols: Mapping[str, int]) -> Index:
-    out = Index.num(number(index.const, symbols))
-    for atom, coef in index.terms:
-        if isinstance(atom, DivMod):
-            by = number(atom.by, symbols)
-            atom = DivMod(atom.op, _index(atom.inner, symbols), by)
-        out = out + Index(((atom, 1),)) * number(coef, symbols)
-    return out
+    return index.resize(lambda n: number(n, symbols)) if index.symbols else index

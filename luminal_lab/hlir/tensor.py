@@ -41,9 +41,9 @@ from luminal_lab.hlir.shapes import (
     is_one,
     scalar_of,
 )
+from luminal_lab.hlir.sizes import Size, at_least
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.hlir.view import REDUCED, Scalar, View, out_axis
-
-UNBOUNDED = 1 << 40  # stands for the extent of a symbolic dim whose bound is not known
 
 
 class Graph:
@@ -62,7 +62,6 @@ class Graph:
         self.nodes: list[Node] = []
         self.inputs: list[InputSpec] = []
         self.weights: dict[str, Any] = {}
-        self.symbols: dict[str, tuple[int, int]] = {}
         self._seen: dict[tuple, NodeId] = {}
         self._calls = 0
 
@@ -102,8 +101,10 @@ class Graph:
             self.weights[name] = value
         return out
 
-    def constant(self, value: Scalar, dtype: DType) -> Tensor:
-        """A 0-d constant."""
+    def constant(self, value: Scalar | Size, dtype: DType) -> Tensor:
+        """A 0-d constant, or the value of a symbolic size."""
+        if isinstance(value, Size):
+            return self.iota(Index.num(value), (), I64).cast(dtype)
         return self.emit("Constant", (), (), dtype, {"value": scalar_of(value, dtype)})
 
     def full(self, shape: Sequence[Dim], value: Scalar, dtype: DType) -> Tensor:
@@ -192,15 +193,9 @@ class Graph:
             for k, (shape, d) in enumerate(results)
         ]
 
-    def extents(self, shape: Sequence[Dim]) -> dict[str, int]:
-        """Extents of the axes of `shape`; a symbolic dim counts with its upper bound."""
-        return {out_axis(k): self._upper(n) for k, n in enumerate(shape)}
-
-    def _upper(self, dim: Dim) -> int:
-        if isinstance(dim, int):
-            return dim
-        tops = {s: self.symbols.get(str(s), (0, UNBOUNDED))[1] for s in dim.free_symbols}
-        return min(int(dim.subs(tops)), UNBOUNDED)
+    def extents(self, shape: Sequence[Dim]) -> dict[str, Dim]:
+        """Extents of the axes of `shape`."""
+        return {out_axis(k): n for k, n in enumerate(shape)}
 
     # ------------------------------------------------------------------ the end
     def finish(
@@ -233,24 +228,18 @@ class Graph:
             return Operand(number[operand.node], operand.view)
 
         nodes = [self.nodes[old] for old in number]
-        used = {
-            str(symbol)
-            for old in number
-            for n in self.nodes[old].shape
-            if not isinstance(n, int)
-            for symbol in n.free_symbols
-        }
         inputs = [replace(s, node=number[s.node]) for s in self.inputs if s.node in number]
-        return Hlir(
+        made = Hlir(
             tuple(replace(n, operands=tuple(map(moved, n.operands))) for n in nodes),
             tuple(inputs),
             tuple(replace(s, value=moved(s.value)) for s in specs),
             {s.name: self.weights[s.name] for s in inputs if s.kind != "arg"},
-            {s: bounds for s, bounds in self.symbols.items() if s in used},
+            {},
             in_spec,
             out_spec,
             self.name,
         )
+        return replace(made, symbols={n: (s.low, s.high) for n, s in symbols_of(made).items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +299,7 @@ class Tensor(Movable):
         shape = tuple(shape)
         extents = self.graph.extents(shape)
         view = self.view.compose({out_axis(k): i for k, i in enumerate(at)}, extents)
-        if any(g.bounds(extents)[1] < 0 for g in view.guard):
+        if any(at_least(-g.bounds(extents)[1], 1) for g in view.guard):
             return self.graph.full(shape, view.fill, self.dtype)
         return Tensor(self.graph, Operand(self.node, view), shape, self.dtype)
 
@@ -326,7 +315,7 @@ class Tensor(Movable):
             base = self.copy()  # one view has one fill
         out = base.viewed(shape, at)
         extents = self.graph.extents(shape)
-        needed = tuple(g for g in guard if g.bounds(extents)[0] < 0)
+        needed = tuple(g for g in guard if not at_least(g.bounds(extents)[0], 0))
         view = View(out.view.index, out.view.guard + needed, fill)
         return Tensor(self.graph, Operand(out.node, view), shape, self.dtype)
 
@@ -499,9 +488,7 @@ class Tensor(Movable):
             self.shape[next(d for d, i in enumerate(at) if f"@{k}" in i.axes)]
             for k in range(len(indices))
         ]
-        extents = self.graph.extents(shape) | {
-            f"@{k}": self.graph._upper(n) for k, n in enumerate(sizes)
-        }
+        extents = self.graph.extents(shape) | {f"@{k}": n for k, n in enumerate(sizes)}
         view = base.view.compose({out_axis(k): i for k, i in enumerate(at)}, extents)
         reads = [Operand(base.node, view), *(i.operand for i in indices)]
         return self.graph.emit("Gather", reads, shape, self.dtype, {"extents": tuple(sizes)})
@@ -530,7 +517,7 @@ def _index_arithmetic(op: str, a: Tensor, b: Tensor) -> Index | None:
         return x + y
     if op == "Mul" and not (x.terms and y.terms):
         return x * y.const if x.terms else y * x.const
-    if op == "Mod" and not y.terms and y.const > 0:
+    if op == "Mod" and not y.terms and at_least(y.const, 1):
         return x.mod(y.const, a.graph.extents(a.shape))
     return None
 
@@ -541,6 +528,6 @@ def _index_order(op: str, a: Tensor, b: Tensor) -> bool | None:
     if x is None or y is None:
         return None
     low, high = (x - y).bounds(a.graph.extents(a.shape))
-    if high < 0:
+    if at_least(-high, 1):
         return True
-    return False if low >= 0 else None
+    return False if at_least(low, 0) else None

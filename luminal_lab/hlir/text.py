@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from luminal_lab.errors import HlirError
-from luminal_lab.hlir import literals
+from luminal_lab.hlir import literals, sizes
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.graph import Hlir, InputSpec, Node, Operand, OutputSpec, Source
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.structure import Structure
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.hlir.view import View
 
 
@@ -54,12 +55,8 @@ def node_text(node: Node, *, source: bool = False) -> str:
 
 def _lines(hlir: Hlir, sources: bool) -> Iterator[str]:
     yield f"hlir {hlir.name!r}"
-    known = _symbols_of(hlir)
-    for name, (low, high) in hlir.symbols.items():
-        facts = [
-            f for f in ("integer", "positive") if getattr(known.get(name), f"is_{f}", None)
-        ]
-        yield " ".join([f"symbol {name} [{low}, {high}]", *facts])
+    for name, symbol in symbols_of(hlir).items():
+        yield f"symbol {name} [{symbol.low}, {symbol.high}] tuned at {symbol.hint}"
     for n, node in enumerate(hlir.nodes):
         yield f"%{n} {node_text(node, source=sources)}"
     for spec in hlir.inputs:
@@ -94,17 +91,6 @@ def view_text(view: View) -> str:
     return out
 
 
-def _symbols_of(hlir: Hlir) -> dict[str, Any]:
-    """The sympy symbols that dims mention, by name."""
-    out: dict[str, Any] = {}
-    if hlir.symbols:
-        for node in hlir.nodes:
-            for dim in (*node.shape, *node.attrs.values()):
-                for symbol in getattr(dim, "free_symbols", ()):
-                    out[str(symbol)] = symbol
-    return out
-
-
 def dump_spec(spec: Any) -> str | None:
     """A pytree structure as JSON; None when one of its types has no serialised form."""
     from torch.utils import _pytree
@@ -135,7 +121,7 @@ def _load_spec(dumped: str) -> Any:
 # ---------------------------------------------------------------------- parsing
 _HEAD = re.compile(r"hlir (?P<name>'.*'|\".*\")$")
 _SYMBOL = re.compile(
-    r"symbol (?P<name>\w+) \[(?P<low>-?\d+), (?P<high>-?\d+)\](?P<facts>[ \w]*)$"
+    r"symbol (?P<name>\w+) \[(?P<low>\d+), (?P<high>\d+)\] tuned at (?P<hint>\d+)$"
 )
 _NODE = re.compile(r"%(?P<id>\d+) (?P<dtype>\w+)\[")
 _INPUT = re.compile(
@@ -182,11 +168,9 @@ class _Reader:
                 raise HlirError("the text of an Hlir starts with: hlir 'name'")
             self.name = literals.read(m["name"])
         elif m := _SYMBOL.match(line):
-            import sympy
-
-            facts = dict.fromkeys(m["facts"].split(), True)
-            self.bounds[m["name"]] = (int(m["low"]), int(m["high"]))
-            self.symbols[m["name"]] = sympy.Symbol(m["name"], **facts)
+            low, high, hint = (int(m[k]) for k in ("low", "high", "hint"))
+            self.bounds[m["name"]] = (low, high)
+            self.symbols[m["name"]] = sizes.symbol(m["name"], low, high, hint)
         elif m := _NODE.match(line):
             if int(m["id"]) != len(self.nodes):
                 raise HlirError(f"expected node %{len(self.nodes)}")
@@ -232,14 +216,17 @@ class _Reader:
         node = int(at.match(_OPERAND)[1:-1])
         at.place -= 1
         inner = at.bracketed()[1:-1]
-        index = tuple(map(Index.parse, filter(None, inner.split(","))))
+        index = tuple(map(self.index, filter(None, inner.split(","))))
         guard: tuple[Index, ...] = ()
         fill: Any = 0
         if at.skip(" if "):
             guards = at.until(" else ").split(" & ")
-            guard = tuple(Index.parse(g.removesuffix(">=0")) for g in guards)
+            guard = tuple(self.index(g.removesuffix(">=0")) for g in guards)
             fill = literals.read(at.match(_FILL))
         return Operand(node, View(index, guard, fill))
+
+    def index(self, text: str) -> Index:
+        return Index.parse(text, None, self.symbols)
 
     def attrs(self, braces: str) -> dict[str, Any]:
         inner = _Cursor(braces, 1)

@@ -11,6 +11,7 @@ from luminal_lab.hlir.dtypes import BOOL, DType
 from luminal_lab.hlir.graph import Dim, Hlir, Node, NodeId, Operand, Ref
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.view import GATHERED, View, out_axis
 
 _NEEDED = {
@@ -100,7 +101,7 @@ def _axes(hlir: Hlir, node: Node, k: int) -> dict[str, Dim]:
 
 
 def _dim(dim: Dim, symbols: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(dim, bool) or not (isinstance(dim, int) or hasattr(dim, "free_symbols")):
+    if isinstance(dim, bool) or not (isinstance(dim, int) or isinstance(dim, Size)):
         yield f"the dim {dim!r} is a {type(dim).__name__}, not an integer or an expression"
     elif isinstance(dim, int):
         if dim < 0:

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from luminal_lab.errors import HlirError
+from luminal_lab.hlir import sizes
 from luminal_lab.hlir.index import Extents, Index
+from luminal_lab.hlir.sizes import Dim
 
 Scalar = bool | int | float
 REDUCED = "r"  # the axis that a reduction node iterates over besides its output dims
@@ -61,7 +63,7 @@ class View:
             extents: Extents of the axes of the result.
         """
         guard = tuple(g.substitute(inner, extents) for g in self.guard)
-        kept = tuple(g for g in guard if g.bounds(extents)[0] < 0)
+        kept = tuple(g for g in guard if not sizes.at_least(g.bounds(extents)[0], 0))
         return View(tuple(i.substitute(inner, extents) for i in self.index), kept, self.fill)
 
     def __str__(self) -> str:
@@ -71,7 +73,7 @@ class View:
         return text
 
 
-def regroup(old: Sequence[int], new: Sequence[int]) -> tuple[Index, ...]:
+def regroup(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[Index, ...]:
     """The index map of a reshape: one expression per old dim over axes `i0…` of the new dims.
 
     Dims are regrouped factor by factor, so that a split or merge leaves no flattened index;
@@ -111,30 +113,46 @@ def regroup(old: Sequence[int], new: Sequence[int]) -> tuple[Index, ...]:
     return tuple(out)
 
 
-def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+def _groups(old: list[Dim], new: list[Dim]) -> list[tuple[list[int], list[int]]]:
     """Minimal runs of old and new dims with equal products; size-1 dims join a neighbour."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         olds, news = [], []
-        a = b = 1
+        a: Dim = 1
+        b: Dim = 1
         while True:
-            if a < b or (a == b and not olds and i < len(old)):
+            if i < len(old) and (_behind(a, b) or (a == b and not olds)):
                 olds.append(i)
-                a *= old[i]
+                a = a * old[i]
                 i += 1
-            elif b < a or (a == b and not news and j < len(new)):
+            elif j < len(new) and (_behind(b, a) or (a == b and not news)):
                 news.append(j)
-                b *= new[j]
+                b = b * new[j]
                 j += 1
-            else:
+            elif a == b:
                 break
+            elif i < len(old):  # symbolic and neither divides the other
+                olds.append(i)
+                a = a * old[i]
+                i += 1
+            else:
+                news.append(j)
+                b = b * new[j]
+                j += 1
         groups.append((olds, news))
     return groups
 
 
-def _product(dims: Sequence[int]) -> int:
-    out = 1
+def _behind(a: Dim, b: Dim) -> bool:
+    """Whether a run of product `a` needs another dim to catch up with one of product `b`."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return a != b and sizes.divides(a, b)
+
+
+def _product(dims: Sequence[Dim]) -> Dim:
+    out: Dim = 1
     for d in dims:
-        out *= d
+        out = out * d
     return out

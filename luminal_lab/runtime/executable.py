@@ -14,8 +14,10 @@ from luminal_lab import files
 from luminal_lab.errors import CallError, LuminalError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.graph import Hlir, OutputSpec
+from luminal_lab.hlir.sizes import is_symbolic, largest
+from luminal_lab.hlir.symbolic import bind_symbols, specialize, symbols_of
 from luminal_lab.runtime.inplace import overlapping
-from luminal_lab.runtime.program import KernelCode, Program
+from luminal_lab.runtime.program import LAYOUTS, KernelCode, Layout, Program
 from luminal_lab.runtime.signature import Signature
 from luminal_lab.runtime.weights import same_layout
 from luminal_lab.search.candidate import Candidate
@@ -59,6 +61,17 @@ class _Argument:
 
 
 @dataclass(frozen=True)
+class _Bound:
+    """A program at given sizes: how a call of these sizes is made."""
+
+    arguments: tuple[_Argument, ...]
+    results: tuple[_Result, ...]
+    layout: Layout | None
+    direct: bool  # whether kernels write all results: nothing is copied or written back
+    updated: tuple[str, ...] = ()  # arguments that are written in place
+
+
+@dataclass(frozen=True)
 class _Result:
     """How one output is made."""
 
@@ -98,9 +111,25 @@ class Executable:
         hlir: Hlir = candidate.hlir
         self.hlir = hlir
         self.signature = Signature(hlir)
-        external = program.external if program is not None else {}
-        buffers = candidate.buffers
-        self._arguments = tuple(
+        self._external = program.external if program is not None else {}
+        self._symbolic = [
+            (a.position if a.position is not None else k, dim)
+            for k, a in enumerate(s for s in hlir.inputs if s.kind == "arg")
+            for dim, n in enumerate(hlir.nodes[a.node].shape)
+            if is_symbolic(n)
+        ]
+        self._bound: dict[tuple[int, ...], _Bound] = {}
+        self._fixed: _Bound | None = None
+        if not hlir.symbols:
+            self._fixed = self._bind(hlir, program.tuned if program is not None else None)
+        self._threads: Callable[[], int] = torch.get_num_threads
+        self._fresh = torch.empty_strided
+
+    def _bind(self, hlir: Hlir, layout: Layout | None) -> _Bound:
+        """How a call is made, for a program without symbols."""
+        external = self._external
+        buffers = layout.candidate.buffers if layout is not None else {}
+        arguments = tuple(
             _Argument(
                 spec.name,
                 spec.position if spec.position is not None else k,
@@ -113,22 +142,55 @@ class Executable:
             )
             for k, spec in enumerate(s for s in hlir.inputs if s.kind == "arg")
         )
-        position = {a.name: a.position for a in self._arguments}
-        self._results = tuple(
+        position = {a.name: a.position for a in arguments}
+        results = tuple(
             _Result(
                 spec,
                 torch_dtype(hlir.nodes[spec.value.node].dtype),
                 result_strides(spec),
                 -1 if spec.mutates is not None else external.get(spec.name, -1),
                 position.get(spec.mutates or spec.aliases or "", -1),
-                program is not None and spec.name in program.in_place,
+                self.program is not None and spec.name in self.program.in_place,
             )
             for spec in hlir.outputs
         )
-        self._updated = tuple(r.spec.mutates for r in self._results if r.in_place)
-        self._direct = all(r.slot >= 0 for r in self._results)
-        self._threads: Callable[[], int] = torch.get_num_threads
-        self._fresh = torch.empty_strided
+        return _Bound(
+            arguments,
+            results,
+            layout,
+            all(r.slot >= 0 for r in results),
+            tuple(r.spec.mutates for r in results if r.in_place and r.spec.mutates),
+        )
+
+    def _bind_sizes(self, leaves: Sequence[Any]) -> _Bound:
+        """How a call with these inputs is made; the last combinations of sizes are kept.
+
+        Raises:
+            CallError: when the sizes are not those that the program was captured for.
+        """
+        try:
+            key = tuple(leaves[k].shape[dim] for k, dim in self._symbolic)
+        except (AttributeError, IndexError):
+            key = ()
+        found = self._bound.get(key) if key else None
+        if found is None:
+            shapes = {s.name: tuple(self.hlir.nodes[s.node].shape) for s in self.hlir.inputs}
+            args = [s for s in self.hlir.inputs if s.kind == "arg"]
+            for k, spec in enumerate(args):
+                given = leaves[spec.position if spec.position is not None else k]
+                if not hasattr(given, "shape"):
+                    raise CallError(
+                        f"got {type(given).__name__} where a tensor is expected",
+                        where=f"argument {spec.name!r} of {self.hlir.name}",
+                    )
+                shapes[spec.name] = tuple(given.shape)
+            symbols = bind_symbols(self.hlir, shapes)
+            layout = self.program.layout(symbols) if self.program is not None else None
+            found = self._bind(specialize(self.hlir, symbols), layout)
+            if len(self._bound) >= LAYOUTS:
+                self._bound.pop(next(iter(self._bound)), None)
+            self._bound[key] = found
+        return found
 
     # ------------------------------------------------------------------ calling
 
@@ -158,11 +220,14 @@ class Executable:
         """Bind, run by `run(frame, threads, tensors)`, and hand out; the path of every call."""
         if program.weights.changed:
             program.refresh()
-        frame = program.take()
+        bound = self._fixed or self._bind_sizes(leaves)
+        results = bound.results
+        assert bound.layout is not None
+        frame = program.take(bound.layout)
         try:
             external = frame.external
             local: dict[str, Tensor] = {}
-            for a in self._arguments:
+            for a in bound.arguments:
                 t = leaves[a.position]
                 try:
                     plain = (
@@ -179,40 +244,44 @@ class Executable:
                 local[a.name] = t
                 if a.slot >= 0:
                     external[a.slot] = t.data_ptr()
-            if self._updated:
-                self._apart(local, external)
-            for r in self._results:
+            if bound.updated:
+                self._apart(bound, local, external)
+            for r in results:
                 if r.slot >= 0:
                     out = self._fresh(r.spec.shape, r.strides, dtype=r.dtype)
                     local[r.spec.name] = out
                     external[r.slot] = out.data_ptr()
             run(frame, self._threads(), local)
-            if self._direct:  # nothing to copy, nothing to write back
-                return self.signature.unflatten([local[r.spec.name] for r in self._results])
+            if bound.direct:
+                return self.signature.unflatten([local[r.spec.name] for r in results])
             values = []
-            for r in self._results:
+            for r in results:
                 if r.slot >= 0:
                     values.append(local[r.spec.name])
                 elif r.spec.aliases is not None:
                     values.append(None)
                 else:
                     values.append(frame.tensor(r.spec.name, local))
-            return self._finish(values, leaves)
+            return self._finish(results, values, leaves)
         finally:
             program.give(frame)
 
-    def _apart(self, local: dict[str, Tensor], external: Any) -> None:
+    @staticmethod
+    def _apart(bound: _Bound, local: dict[str, Tensor], external: Any) -> None:
         """Copy arguments that are written in place and share their memory with others."""
-        names = [a.name for a in self._arguments]
-        for a, shared in zip(self._arguments, overlapping([local[n] for n in names])):
-            if shared and a.name in self._updated:
+        names = [a.name for a in bound.arguments]
+        for a, shared in zip(bound.arguments, overlapping([local[n] for n in names])):
+            if shared and a.name in bound.updated:
                 local[a.name] = local[a.name].detach().clone()
                 external[a.slot] = local[a.name].data_ptr()
 
-    def _finish(self, values: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    def _finish(
+        self, results: Sequence[_Result], values: Sequence[Any], leaves: Sequence[Any]
+    ) -> Any:
         """Write mutated inputs back, then hand out the user's outputs.
 
         Arguments:
+            results: How each output is made.
             values: For each output a tensor; one that is not fresh is copied.
             leaves: The inputs as the user gave them.
         """
@@ -220,7 +289,7 @@ class Executable:
 
         outputs: list[Any] = []
         with torch.no_grad():
-            for r, value in zip(self._results, values):
+            for r, value in zip(results, values):
                 if r.spec.mutates is not None:
                     target = leaves[r.position] if r.position >= 0 else None
                     if target is None:
@@ -290,10 +359,11 @@ class Executable:
         from luminal_lab.hlir.interpreter import run
 
         inputs = list(leaves)
-        for a in self._arguments:
+        bound = self._fixed or self._bind_sizes(leaves)
+        for a in bound.arguments:
             inputs[a.position] = self._coerce(a, leaves[a.position])
         values = run(self.hlir, inputs, compute="native")
-        return self._finish(values, leaves)
+        return self._finish(bound.results, values, leaves)
 
     # ------------------------------------------------------------------ looking at it
 
@@ -391,14 +461,16 @@ class Executable:
 
         Returns:
             Positional and keyword inputs: small finite floats, indices in bounds; an input that
-            is not a tensor is None.
+            is not a tensor is None. Symbolic sizes are at their hints.
         """
         from luminal_lab.search.inputs import search_inputs
 
-        made = search_inputs(self.hlir, self.hlir.weights, seed)
+        symbols = {name: s.hint for name, s in symbols_of(self.hlir).items()}
+        hlir = specialize(self.hlir, symbols)
+        made = search_inputs(hlir, hlir.weights, seed)
         leaves: list[Any] = [None] * self.signature.count
-        for argument in self._arguments:
-            leaves[argument.position] = made[argument.name]
+        for k, spec in enumerate(s for s in hlir.inputs if s.kind == "arg"):
+            leaves[spec.position if spec.position is not None else k] = made[spec.name]
         return self.signature.structure(leaves)
 
     def save(self, path: str | Path) -> None:
@@ -481,7 +553,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     out, step = [], 1
     for n in reversed(shape):
         out.append(step)
-        step *= max(n, 1)
+        step *= largest(n, 1)
     return tuple(reversed(out))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.graph import Node
+from luminal_lab.hlir.sizes import c_text, largest
 from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.native import native
 from luminal_lab.runtime.program import Code, KernelCode, Routine
@@ -30,7 +32,10 @@ def library_code(kernel: LibraryKernel) -> Code:
             f"the cpu target has no library routine {kernel.routine!r}",
             fix=f"it has {', '.join(_ROUTINES)}",
         )
-    return make(kernel)
+    made = make(kernel)
+    if isinstance(made, Routine) and kernel.symbols:
+        return replace(made, sized=True)
+    return made
 
 
 def _custom(kernel: LibraryKernel) -> Code:
@@ -59,7 +64,9 @@ def _gemm(kernel: LibraryKernel) -> Code:
     """
     every = all(kernel.buffers[n].dtype is F32 for n in (*kernel.reads, *kernel.writes))
     if every and native().bind_blas():
-        return _sgemm(kernel)
+        made = _sgemm(kernel)
+        if "ll_max" not in made.text:  # a leading dimension that only a call decides
+            return made
     return Routine("gemm", lambda reads, writes: _torch_product(kernel, reads, writes))
 
 
@@ -72,7 +79,7 @@ extern void ll_parallel_for(void (*)(void *, long, long), void *, long, long, lo
 _BIAS = """
 static void {entry}_bias(void *ctx, long lo, long hi) {{
   char *const *b = ctx;
-  for (long r = lo; r < hi; ++r) {{
+{sizes}  for (long r = lo; r < hi; ++r) {{
     long i = r % {m};
     float *c = (float *)b[3] + {row_offset} + i * {cm};
     const float *bias = (const float *)b[2];
@@ -83,7 +90,7 @@ static void {entry}_bias(void *ctx, long lo, long hi) {{
 _CALL = """
 void {entry}(char *const *b, long threads) {{
   (void)threads;
-  const int m = {n}, n = {m}, k = {k}, lda = {ldb}, ldb = {lda}, ldc = {ldc};
+{sizes}  const int m = {n}, n = {m}, k = {k}, lda = {ldb}, ldb = {lda}, ldc = {ldc};
   const float one = 1, beta = {beta};
 {fill}{loops}
     ll_sgemm("{tb}", "{ta}", &m, &n, &k, &one, (const float *)b[1] + {b_offset}, &lda,
@@ -96,24 +103,29 @@ void {entry}(char *const *b, long threads) {{
 def _sgemm(kernel: LibraryKernel) -> KernelCode:
     """C of the product. The BLAS is column-major: it computes C^T = B^T A^T."""
     at = kernel.attrs
-    m, n, k = (int(at[x]) for x in "mnk")
+    m, n, k = (at[x] for x in "mnk")
     (am, ak), (bk, bn), (cm, _) = at["a"], at["b"], at["c"]
     ta, lda = ("N", am) if ak == 1 or k == 1 else ("T", ak)
     tb, ldb = ("N", bk) if bn == 1 or n == 1 else ("T", bn)
     batch: Sequence[Sequence[int]] = at["batch"]
+    symbols = kernel.symbols
+
+    def c(x: Any) -> str:
+        return c_text(x, lambda s: f"s_{s.name}")
+
     loops = "".join(
-        f"  for (long i{d} = 0; i{d} < {row[0]}; ++i{d})\n" for d, row in enumerate(batch)
+        f"  for (long i{d} = 0; i{d} < {c(row[0])}; ++i{d})\n" for d, row in enumerate(batch)
     )
 
     def offset(column: int) -> str:
-        terms = [f"i{d} * {row[column]}" for d, row in enumerate(batch)]
+        terms = [f"i{d} * {c(row[column])}" for d, row in enumerate(batch)]
         return " + ".join(terms) or "0"
 
     def row_offset() -> str:
         """Where the C of batch number r / m begins."""
         terms, below = [], m
         for row in reversed(batch):
-            terms.append(f"r / {below} % {row[0]} * {row[3]}")
+            terms.append(f"r / {c(below)} % {c(row[0])} * {c(row[3])}")
             below *= row[0]
         return " + ".join(reversed(terms)) or "0"
 
@@ -124,16 +136,16 @@ def _sgemm(kernel: LibraryKernel) -> KernelCode:
     entry = "gemm_" + digest(repr(sorted(at.items())))[:12]
     fields = {
         "entry": entry,
-        "m": m,
-        "n": n,
-        "k": k,
-        "cm": cm,
+        "m": c(m),
+        "n": c(n),
+        "k": c(k),
+        "cm": c(cm),
         "ta": ta,
         "tb": tb,
-        "lda": max(lda, 1, k if ta == "N" else m),
-        "ldb": max(ldb, 1, n if tb == "N" else k),
-        "ldc": max(cm, 1, n),
-        "stride": at["bias"],
+        "lda": c(largest(lda, 1, k if ta == "N" else m)),
+        "ldb": c(largest(ldb, 1, n if tb == "N" else k)),
+        "ldc": c(largest(cm, 1, n)),
+        "stride": at["bias"] if at["bias"] is None else c(at["bias"]),
         "beta": int(biased),
         "out": 3 if biased else 2,
         "loops": loops,
@@ -141,12 +153,17 @@ def _sgemm(kernel: LibraryKernel) -> KernelCode:
         "a_offset": offset(1),
         "b_offset": offset(2),
         "c_offset": offset(3),
-        "fill": f"  ll_parallel_for({entry}_bias, (void *)b, {rows}, 64, threads);\n"
+        "sizes": "".join(
+            f"  const long s_{s.name} = ((const long *)b[{len(kernel.reads) + 1}])[{j}];\n"
+            for j, s in enumerate(symbols)
+        ),
+        "fill": f"  ll_parallel_for({entry}_bias, (void *)b, {c(rows)}, 64, threads);\n"
         if biased
         else "",
     }
     text = _SGEMM + (_BIAS.format(**fields) if biased else "") + _CALL.format(**fields)
-    return KernelCode(entry, text, (*kernel.reads, *kernel.writes))
+    names = tuple(s.name for s in symbols)
+    return KernelCode(entry, text, (*kernel.reads, *kernel.writes), sizes=names)
 
 
 def _torch_product(

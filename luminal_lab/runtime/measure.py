@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.egraph.values import Buffer
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.polling import POLL, poll
+from luminal_lab.hlir.sizes import value
 from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.worker import region_bytes, region_start
+from luminal_lab.search.execute import sized_kernel
 from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.target import Job, Measurement
 
@@ -261,11 +263,12 @@ def measure_job(
             exceed it.
         blas: Whether the code calls the BLAS inside PyTorch.
     """
-    kernel = job.kernel
+    kernel = sized_kernel(job.kernel, job.sizes)
     names = dict.fromkeys((*reads_of(kernel), *writes_of(kernel)))
     written = frozenset(writes_of(kernel))
     needed = sum(storage_bytes(kernel.buffers[n]) for n in names) * 2
-    needed += code.workspace + sum(code.packs) if code is not None else 0
+    workspace = value(code.workspace, job.sizes) if code is not None else 0
+    needed += workspace + sum(code.packs) if code is not None else 0
     if needed > (free := available_bytes()) // 2:
         return Measurement(
             False, reason="over memory", message=f"needs {needed:,} of {free:,} bytes"
@@ -305,7 +308,8 @@ def measure_job(
                 "entry": code.entry,
                 "params": code.params,
                 "packs": code.packs,
-                "workspace": code.workspace,
+                "sizes": [job.sizes[name] for name in code.sizes],
+                "workspace": workspace,
                 "copies": copies_for(constants, last_level) if job.timed else 1,
                 "blas": blas,
             }

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.hlir.sizes import value
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.inplace import in_place
 from luminal_lab.runtime.memory import Block
@@ -25,9 +27,13 @@ from luminal_lab.runtime.native import CallRow, FrameHeader, Native, PatchRow, n
 from luminal_lab.runtime.plan import Extra, MemoryPlan, make_plan, reads_of, writes_of
 from luminal_lab.runtime.weights import Weights
 from luminal_lab.search.candidate import Candidate
+from luminal_lab.search.execute import sized_candidate
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LAYOUTS = 64  # combinations of sizes whose memory plans are kept
 
 
 @dataclass(frozen=True)
@@ -41,18 +47,21 @@ class KernelCode:
         params: The kernel's buffer names in the order of `b`; then one pointer per pack, then
             the workspace if there is one.
         packs: Bytes of each pack buffer.
-        workspace: Bytes of scratch.
+        workspace: Bytes of scratch, a Dim.
         overwrites: Whether an operand may share memory with the output (no `restrict`).
         prelude: What comes before the text, the same for all kernels of a machine.
+        sizes: Names of the sizes that it takes at run time: one pointer to their values, as
+            `long`s, comes after those of the packs.
     """
 
     entry: str
     text: str
     params: tuple[str, ...]
     packs: tuple[int, ...] = ()
-    workspace: int = 0
+    workspace: Any = 0
     overwrites: bool = False
     prelude: str = ""
+    sizes: tuple[str, ...] = ()
 
     @property
     def unit(self) -> cc.Unit:
@@ -68,6 +77,7 @@ class Routine:
 
     name: str
     run: Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+    sized: bool = False  # whether it is made for the sizes of a call
 
 
 Code = KernelCode | Routine
@@ -90,6 +100,50 @@ class _Action:
     position: int
     function: int  # address, 0 for a routine
     weights: frozenset[str]
+
+
+class Layout:
+    """A program at given sizes: what depends on them.
+
+    Arguments:
+        program: The program.
+        symbols: The value of each size symbol; empty when all sizes are fixed.
+    """
+
+    def __init__(self, program: Program, symbols: Mapping[str, int]):
+        self.symbols = dict(symbols)
+        self.candidate = program.candidate
+        if symbols:
+            self.candidate = sized_candidate(program.candidate, symbols)
+        self.plan = program._make_plan(self)
+        self.frames: list[Frame] = []
+        self.routines: dict[int, Routine] = {}
+        calls = program.candidate.calls
+        code = {p: program.code[calls[p].kernel] for p in range(len(calls))}
+        values: list[int] = []
+        self.sizes_at: dict[int, int] = {}  # a call's position -> its first size
+        for position, one in code.items():
+            if isinstance(one, KernelCode) and one.sizes:
+                self.sizes_at[position] = len(values)
+                values += [self.symbols[name] for name in one.sizes]
+        self.sizes = (ctypes.c_long * max(len(values), 1))(*values)
+
+    def size_address(self, position: int) -> int:
+        """Where the sizes of a call lie."""
+        step = ctypes.sizeof(ctypes.c_long)
+        return ctypes.addressof(self.sizes) + step * self.sizes_at[position]
+
+    def routine(self, kernel: int, code: Routine) -> Routine:
+        """A library routine for these sizes."""
+        if not self.symbols or not code.sized:
+            return code
+        if kernel not in self.routines:
+            from luminal_lab.runtime.library import library_code
+
+            made = library_code(self.candidate.kernels[kernel])  # type: ignore[arg-type]
+            assert isinstance(made, Routine)
+            self.routines[kernel] = made
+        return self.routines[kernel]
 
 
 class Program:
@@ -135,44 +189,75 @@ class Program:
         self.external = {n: k for k, n in enumerate((*args, *direct, *self.weights.names))}
         for name, source in self.in_place.items():
             self.external[name] = self.external[source]
-        self.plan = self._make_plan()
+        self.symbols = dict(candidate.hlir.symbols) and symbols_of(candidate.hlir)
+        self._extras = self._name_extras()
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self.tuned = Layout(self, {name: s.hint for name, s in self.symbols.items()})
+        self._layouts[tuple(self.tuned.symbols.values())] = self.tuned
         self._lay_out()
         self._lock = threading.Lock()
         self.persistent = Block(self.plan.persistent_bytes)
         self.generation = 0
-        self._frames: list[Frame] = []
-        self._build_frame = Frame(self)
+        self._build_frame = Frame(self, self.tuned)
         self._run_actions(self.actions)
-        self._frames.append(self._build_frame)
+        self.tuned.frames.append(self._build_frame)
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The memory plan, at the hints of symbolic sizes."""
+        return self.tuned.plan
+
+    def layout(self, symbols: Mapping[str, int]) -> Layout:
+        """The program at given sizes; the last few are kept."""
+        key = tuple(symbols[name] for name in self.symbols)
+        found = self._layouts.get(key)
+        if found is None:
+            found = Layout(self, {name: symbols[name] for name in self.symbols})
+            with self._lock:
+                while len(self._layouts) >= LAYOUTS:
+                    oldest = next(k for k, x in self._layouts.items() if x is not self.tuned)
+                    del self._layouts[oldest]
+                found = self._layouts.setdefault(key, found)
+        return found
 
     # ------------------------------------------------------------------ layout
 
-    def _make_plan(self) -> MemoryPlan:
+    def _name_extras(self) -> dict[int, list[str]]:
+        """What each call's row of the table holds after its buffers, by position."""
+        out: dict[int, list[str]] = {}
+        for position, call in enumerate(self.candidate.calls):
+            code = self.code[call.kernel]
+            if isinstance(code, KernelCode):
+                names = [f"{code.entry}.pack{k}@{position}" for k in range(len(code.packs))]
+                names += [f"sizes@{position}"] if code.sizes else []
+                names += [f"workspace@{position}"] if code.workspace != 0 else []
+                out[position] = names
+        return out
+
+    def _make_plan(self, layout: Layout) -> MemoryPlan:
         extras: list[Extra] = []
-        self._extras: dict[int, list[str]] = {}
         when = {p: k for k, p in enumerate(self.at_call)}
         for position, call in enumerate(self.candidate.calls):
             code = self.code[call.kernel]
             if not isinstance(code, KernelCode):
                 continue
-            names = self._extras[position] = []
+            names = self._extras[position]
             now = when.get(position, -1)
-            for k, nbytes in enumerate(code.packs):
-                names.append(f"{code.entry}.pack{k}@{position}")
+            for name, nbytes in zip(names, code.packs):
                 span = (-1, len(when)) if self.freeze else (now, now)
-                extras.append(Extra(names[-1], "pack", nbytes, self.freeze, *span))
-            if code.workspace:
-                names.append(f"workspace@{position}")
+                extras.append(Extra(name, "pack", nbytes, self.freeze, *span))
+            if code.workspace != 0:
                 # A frozen call's packing runs while the executable is built, in a frame that
                 # serves no call yet: its scratch may lie wherever the call's own lies.
-                extras.append(Extra(names[-1], "workspace", code.workspace, False, now, now))
+                nbytes = value(code.workspace, layout.symbols)
+                extras.append(Extra(names[-1], "workspace", nbytes, False, now, now))
         persistent: dict[str, None] = {}
         for position in self.at_build:
             call = self.candidate.calls[position]
             for name in writes_of(self.candidate.kernels[call.kernel]):
                 persistent.setdefault(call.bind[name])
         return make_plan(
-            self.candidate,
+            layout.candidate,
             at_call=self.at_call,
             persistent=tuple(persistent),
             external=tuple(self.external),
@@ -275,16 +360,16 @@ class Program:
         with self._lock:
             changed = self.weights.update()
             if changed:
-                self._build_frame = Frame(self)
+                self._build_frame = Frame(self, self.tuned)
                 self._run_actions([a for a in self.actions if a.weights & changed])
                 self.generation += 1
 
-    def take(self) -> Frame:
+    def take(self, layout: Layout) -> Frame:
         """A frame for one call; give it back when the call is over."""
         try:
-            frame = self._frames.pop()
+            frame = layout.frames.pop()
         except IndexError:
-            frame = Frame(self)
+            frame = Frame(self, layout)
         if frame.generation != self.generation:
             frame.generation = self.generation
             frame.load_weights()
@@ -292,7 +377,7 @@ class Program:
 
     def give(self, frame: Frame) -> None:
         """Return a frame for the next call."""
-        self._frames.append(frame)
+        frame.layout.frames.append(frame)
 
     def run_routine(self, position: int, frame: Frame, local: Mapping[str, Tensor]) -> None:
         """Run a Python step on the tensors of a call."""
@@ -301,7 +386,7 @@ class Program:
         assert isinstance(code, Routine)
         reads = [frame.tensor(call.bind[n], local) for n in reads_of(kernel)]
         writes = [frame.tensor(call.bind[n], local) for n in writes_of(kernel)]
-        code.run(reads, writes)
+        frame.layout.routine(call.kernel, code).run(reads, writes)
 
     def run(self, frame: Frame, threads: int, local: Mapping[str, Tensor]) -> None:
         """Run all steps; the frame's external pointers have been set."""
@@ -352,18 +437,20 @@ _KERNEL = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_long)
 class Frame:
     """What one concurrent call owns: an arena, a pointer table, and the outside pointers."""
 
-    def __init__(self, program: Program):
-        self.program = program
-        self.arena = Block(program.plan.arena_bytes)
+    def __init__(self, program: Program, layout: Layout):
+        self.program, self.layout = program, layout
+        self.arena = Block(layout.plan.arena_bytes)
         self.generation = program.generation
         self.external = (c_void_p * max(len(program.external), 1))()
         self.table = (c_void_p * max(len(program.slots), 1))()
         base = {"arena": self.arena.address, "persistent": program.persistent.address}
         at = {
             p.name: base[p.place] + p.offset
-            for p in program.plan.placements
+            for p in layout.plan.placements
             if p.place != "external"
         }
+        for position in layout.sizes_at:
+            at[f"sizes@{position}"] = layout.size_address(position)
         for k, name in enumerate(program.slots):
             self.table[k] = at.get(name)
         self.table_address = ctypes.addressof(self.table)
@@ -390,9 +477,9 @@ class Frame:
         if (weight := self.program.weights.current.get(source)) is not None:
             return weight
         if name not in self._tensors:
-            placement = self.program.plan[name]
+            placement = self.layout.plan[name]
             block = self.arena if placement.place == "arena" else self.program.persistent
-            buffer = self.program.candidate.buffers[name]
+            buffer = self.layout.candidate.buffers[name]
             self._tensors[name] = block.tensor(
                 placement.offset,
                 buffer.shape,

@@ -80,6 +80,7 @@ def kernel_code(kernel: Kernel, schedule: Any, machine: Machine) -> KernelCode:
         # A scatter reads its destination before anything else, and only where it is apart.
         overwrites="restrict" not in source.text or any(o.scatter for o in kernel.outputs),
         prelude=codegen.prelude(machine),
+        sizes=tuple(s.name for s in source.sizes),
     )
 
 

@@ -195,8 +195,14 @@ class _Bench:
                 if copy and row["constant"]:
                     here[row["name"]] = self._copy(fixed[row["name"]])
             packs = [self._fresh(nbytes) for nbytes in request["packs"]]
-            pointers = [here[name] for name in request["params"]] + packs + workspace
-            table = (c_void_p * len(pointers))(*(g.address for g in pointers))
+            pointers = [here[name].address for name in request["params"]]
+            pointers += [g.address for g in packs]
+            if request["sizes"]:
+                sizes = (c_long * len(request["sizes"]))(*request["sizes"])
+                self.keep.append(sizes)
+                pointers.append(ctypes.addressof(sizes))
+            pointers += [g.address for g in workspace]
+            table = (c_void_p * len(pointers))(*pointers)
             self.keep.append(table)
             if packs:
                 pack = lib.address(library, request["entry"] + "_pack")

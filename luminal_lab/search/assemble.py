@@ -93,12 +93,16 @@ class RegionKernels:
         return Buffer(self.name(t), cls.shape, cls.dtype, self.layouts.get(t), constant)
 
     def constants(self, extraction: Extraction) -> frozenset[int]:
-        """The T-classes that depend on constants alone, as this extraction makes them."""
+        """The T-classes that depend on constants alone, as this extraction makes them.
+
+        What depends on the sizes of a call is not constant.
+        """
         out = set(self.constant_inputs)
         for body in extraction.bodies:
             op = self.part.classes[body.tensor].nodes[body.producer].op
             if op != "custom" and all(r in out for r in body.reads):
-                out.add(body.tensor)
+                if not (self.part.hlir.symbols and self.kernel(body, frozenset()).symbols):
+                    out.add(body.tensor)
         return frozenset(out)
 
     def kernel(self, body: Body, constants: frozenset[int]) -> AnyKernel:
@@ -440,6 +444,7 @@ class _Program:
                 all(self.buffers[bind[n]].constant for n in reads)
                 and not any(local[t] in self.outputs for t in step.writes)
                 and not _is_custom(step.kernel)
+                and not step.kernel.symbols
             )
             for t in step.writes:
                 cls, name = part.classes[t], local[t]

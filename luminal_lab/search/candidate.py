@@ -14,6 +14,8 @@ from luminal_lab import files
 from luminal_lab.egraph.values import Buffer, Kernel
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir import storage
+from luminal_lab.hlir.sizes import Symbol, hint
+from luminal_lab.hlir.symbolic import mentioned as symbols_of
 
 if TYPE_CHECKING:
     from graphviz import Digraph
@@ -42,6 +44,14 @@ class LibraryKernel:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[int, ...] = field(default=(), compare=False)
     rules: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The sizes that it takes at run time, sorted by name."""
+        found = symbols_of(
+            (dict(self.attrs), [(b.shape, b.strides) for b in self.buffers.values()])
+        )
+        return tuple(sorted(found))
 
     def source(self, language: str = "c") -> str:
         """There is none: the routine is called, not generated.
@@ -127,8 +137,8 @@ class Candidate:
 
     @property
     def temporaries(self) -> int:
-        """Bytes of all temporaries, before the memory plan lets them share space."""
-        return sum(b.nbytes for n, b in self.buffers.items() if self.kinds[n] == "temp")
+        """Bytes of all temporaries (at the hints of symbolic sizes), before the memory plan lets them share space."""
+        return sum(hint(b.nbytes) for n, b in self.buffers.items() if self.kinds[n] == "temp")
 
     def source(self, kernel: int, language: str = "c") -> Any:
         """The source of one kernel, as text that also knows its entry point and parameters.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from luminal_lab.egraph.values import postorder
 from luminal_lab.errors import SearchError
+from luminal_lab.hlir.sizes import hint, symbols_in
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
 from luminal_lab.search.kernel_text import (
     AnyKernel,
@@ -16,7 +17,9 @@ from luminal_lab.search.kernel_text import (
     kernel_text,
     parse_buffer,
     parse_kernel,
+    parse_sizes,
     reads_of,
+    sizes_lines,
     writes_of,
 )
 
@@ -81,7 +84,8 @@ def summary(candidate: Candidate) -> str:
 
 
 def _program_lines(candidate: Candidate) -> list[str]:
-    lines = [f"target {candidate.target}"]
+    symbols = symbols_in(n for b in candidate.buffers.values() for n in b.shape)
+    lines = [f"target {candidate.target}", *sizes_lines(sorted(symbols))]
     for name, buffer in candidate.buffers.items():
         lines.append(f"{candidate.kinds[name]} {buffer_text(buffer)}")
     for k, kernel in enumerate(candidate.kernels):
@@ -127,6 +131,7 @@ def parse_program(text: str, hlir: Any) -> Candidate:
 class _Reader:
     def __init__(self, hlir: Any):
         self.fields: dict[str, Any] = {"hlir": hlir}
+        self.sizes: dict[str, Any] = {}
         self.buffers: dict[str, Any] = {}
         self.kinds: dict[str, BufferKind] = {}
         self.bodies: list[list[str]] = []
@@ -137,10 +142,12 @@ class _Reader:
         word, _, rest = line.partition(" ")
         if line.startswith("  "):
             self.bodies[-1].append(line)
+        elif word == "sizes":
+            self.sizes = parse_sizes(rest)
         elif word == "target":
             self.fields["target"] = rest
         elif word in ("arg", "weight", "constant", "output", "temp"):
-            buffer = parse_buffer(rest)
+            buffer = parse_buffer(rest, self.sizes)
             self.buffers[buffer.name] = buffer
             self.kinds[buffer.name] = cast(BufferKind, word)
         elif word == "kernel":
@@ -203,8 +210,9 @@ def kernel_table(candidate: Candidate) -> DataFrame:
                 "computes": title(kernel),
                 "calls": calls[k],
                 "at_build": built[k],
-                "reads_mb": sum(kernel.buffers[b].nbytes for b in reads_of(kernel)) / 1e6,
-                "writes_mb": sum(kernel.buffers[b].nbytes for b in writes_of(kernel)) / 1e6,
+                "reads_mb": sum(hint(kernel.buffers[b].nbytes) for b in reads_of(kernel)) / 1e6,
+                "writes_mb": sum(hint(kernel.buffers[b].nbytes) for b in writes_of(kernel))
+                / 1e6,
                 "predicted_us": predicted * 1e6,
                 "total_us": predicted * 1e6 * calls[k],
                 "hlir_nodes": len(kernel.nodes),

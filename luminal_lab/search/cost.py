@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from luminal_lab.egraph.sized import resized, resized_buffer
 from luminal_lab.egraph.values import Kernel, Value, postorder
 from luminal_lab.hlir.dtypes import F32
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.machine import Machine
 
@@ -80,10 +82,20 @@ class KernelCost:
 
 
 def kernel_cost(kernel: Kernel | LibraryKernel, machine: Machine) -> KernelCost:
-    """The cost of one call of a kernel."""
+    """The cost of one call of a kernel, at the hints of symbolic sizes."""
+    if kernel.symbols:
+        kernel = _at_hints(kernel)
     if isinstance(kernel, LibraryKernel):
         return _library_cost(kernel, machine)
     return _Body(kernel, machine).cost()
+
+
+def _at_hints(kernel: Kernel | LibraryKernel) -> Any:
+    """The kernel with numbers for the sizes that the model looks at."""
+    buffers = {n: resized_buffer(b, hint) for n, b in kernel.buffers.items()}
+    if isinstance(kernel, LibraryKernel):
+        return replace(kernel, buffers=buffers, attrs=resized(dict(kernel.attrs), hint))
+    return replace(kernel, buffers=buffers, extents=resized(dict(kernel.extents), hint))
 
 
 def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.audit import gemm, scattered, store
 from luminal_lab.egraph.evaluate import align, evaluate, hold
 from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.sized import at, resized, resized_buffer, resized_kernel
 from luminal_lab.egraph.values import Kernel, KernelOutput, Value
 from luminal_lab.errors import CallError, SearchError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Node
 from luminal_lab.hlir.index import Index
 from luminal_lab.polling import poll
+from luminal_lab.hlir.symbolic import specialize
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 
 if TYPE_CHECKING:
@@ -54,6 +57,28 @@ def _output(kernel: Kernel, o: KernelOutput, buffers: Mapping[str, Tensor]) -> T
     value, *at = (align(x, order, ordered) for x, order in found)
     into = hold(buffers[o.scatter.into])
     return scattered(into, value, at, o.index, o.axes, kernel.extents, o.scatter.mode)
+
+
+def sized_kernel(kernel: Kernel | LibraryKernel, symbols: Mapping[str, int]) -> Any:
+    """A kernel at given sizes."""
+    if not kernel.symbols:
+        return kernel
+    of = at(symbols)
+    if isinstance(kernel, Kernel):
+        return resized_kernel(kernel, of)
+    buffers = {n: resized_buffer(b, of) for n, b in kernel.buffers.items()}
+    return replace(kernel, buffers=buffers, attrs=resized(dict(kernel.attrs), of))
+
+
+def sized_candidate(candidate: Candidate, symbols: Mapping[str, int]) -> Candidate:
+    """A program at given sizes: its buffers, kernels and Hlir with numbers for symbols."""
+    of = at(symbols)
+    return replace(
+        candidate,
+        hlir=candidate.hlir and specialize(candidate.hlir, symbols),
+        kernels=tuple(sized_kernel(k, symbols) for k in candidate.kernels),
+        buffers={n: resized_buffer(b, of) for n, b in candidate.buffers.items()},
+    )
 
 
 def run_kernel(

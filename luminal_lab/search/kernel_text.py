@@ -1,7 +1,8 @@
 """The canonical form and the text of a kernel: the text is the key under which it is known.
 
 Axes are renamed `a0, a1, …` and buffers `b0, b1, …` in the order of first use, so the same
-computation has the same text wherever it occurs. The text parses back:
+computation has the same text wherever it occurs. Sizes that a call decides keep their names,
+and the first line gives their bounds and hints. The text parses back:
 
     buffer b0: f32[1024, 64]
     axes a0=1024 a1=64
@@ -29,12 +30,15 @@ from luminal_lab.egraph.values import (
     postorder,
 )
 from luminal_lab.errors import SearchError
+from luminal_lab.hlir import sizes
 from luminal_lab.hlir.dtypes import DTYPES
-from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.index import Index, shown
+from luminal_lab.hlir.sizes import Dim, Symbol, symbol
 from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.plain import from_plain, to_plain
 
 AnyKernel = Kernel | LibraryKernel
+Symbols = Mapping[str, Dim]
 
 
 def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
@@ -158,11 +162,23 @@ def _rename(
 # ------------------------------------------------------------------------------- printing
 
 
+def sizes_lines(symbols: Iterable[Symbol]) -> list[str]:
+    """`sizes n=[2, 512]@128`, for the sizes that a call decides; nothing when there are none."""
+    said = [f"{s.name}=[{s.low},{s.high}]@{s.hint}" for s in symbols]
+    return [f"sizes {' '.join(said)}"] if said else []
+
+
+def parse_sizes(text: str) -> dict[str, Dim]:
+    """What follows the word `sizes`."""
+    found = re.findall(r"(\w+)=\[(\d+),(\d+)\]@(\d+)", text)
+    return {n: symbol(n, int(low), int(high), int(hint)) for n, low, high, hint in found}
+
+
 def buffer_text(buffer: Buffer, name: str | None = None) -> str:
     """`b0: f32[4, 8] strides(8, 1) constant`."""
-    text = f"{name or buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    text = f"{name or buffer.name}: {buffer.dtype}[{', '.join(map(shown, buffer.shape))}]"
     if buffer.strides is not None:
-        text += f" strides({', '.join(map(str, buffer.strides))})"
+        text += f" strides({', '.join(map(shown, buffer.strides))})"
     return text + (" constant" if buffer.constant else "")
 
 
@@ -174,7 +190,8 @@ def kernel_text(kernel: AnyKernel) -> str:
 
 
 def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
-    lines = [f"buffer {buffer_text(b)}" for b in kernel.buffers.values()]
+    lines = sizes_lines(kernel.symbols)
+    lines += [f"buffer {buffer_text(b)}" for b in kernel.buffers.values()]
     if isinstance(kernel, LibraryKernel):
         attrs = {k: to_plain(v) for k, v in sorted(kernel.attrs.items())}
         lines.append(
@@ -182,7 +199,7 @@ def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
             f" {json.dumps(attrs, sort_keys=True)}"
         )
         return "\n".join(lines)
-    lines.append("axes " + " ".join(f"{a}={n}" for a, n in kernel.extents.items()))
+    lines.append("axes " + " ".join(f"{a}={shown(n)}" for a, n in kernel.extents.items()))
     names: dict[Value, str] = {}
     for value in order:
         names[value] = f"v{len(names)}"
@@ -219,18 +236,28 @@ _VALUE = re.compile(r"(v\d+): (\w+) = (\w+)(?: (.*))?$")
 _LOAD = re.compile(r"([^\[]+)\[([^\]]*)\] ?(.*)$")
 _STORE = re.compile(r"store ([^\[]+)\[([^\]]*)\] = (v\d+)$")
 _SCATTER = re.compile(r"scatter (set|add) into (\S+) over ([^:]*): (.*) at ?(.*)$")
+_AXIS = re.compile(r"[\w'.@]+=(?:\{[^}]*\}|\d+)")
 _CALL = re.compile(r"call (\S+)\(([^)]*)\) -> ((?:[^{ ]+)(?:, [^{ ]+)*) (\{.*\})$")
 
 
-def _ints(text: str) -> tuple[int, ...]:
-    return tuple(int(t) for t in text.split(",")) if text.strip() else ()
+def _dim(text: str, symbols: Symbols) -> Dim:
+    text = text.strip()
+    if text.startswith("{"):
+        return sizes.parse(text[1:-1].replace(";", ", "), symbols)
+    return int(text)
 
 
-def _indices(text: str) -> tuple[Index, ...]:
-    return tuple(Index.parse(t) for t in text.split(",")) if text.strip() else ()
+def _dims(text: str, symbols: Symbols) -> tuple[Dim, ...]:
+    return tuple(_dim(t, symbols) for t in text.split(",")) if text.strip() else ()
 
 
-def parse_buffer(text: str) -> Buffer:
+def _indices(text: str, symbols: Symbols) -> tuple[Index, ...]:
+    if not text.strip():
+        return ()
+    return tuple(Index.parse(t, None, symbols) for t in text.split(","))
+
+
+def parse_buffer(text: str, symbols: Symbols = {}) -> Buffer:
     """Read what `buffer_text` wrote.
 
     Raises:
@@ -239,10 +266,9 @@ def parse_buffer(text: str) -> Buffer:
     m = _BUFFER.match(text)
     if not m or m["dtype"] not in DTYPES:
         raise SearchError(f"not a buffer: {text!r}")
-    strides = None if m["strides"] is None else _ints(m["strides"])
-    return Buffer(
-        m["name"], _ints(m["shape"]), DTYPES[m["dtype"]], strides, m["constant"] is not None
-    )
+    strides = None if m["strides"] is None else _dims(m["strides"], symbols)
+    shape = _dims(m["shape"], symbols)
+    return Buffer(m["name"], shape, DTYPES[m["dtype"]], strides, m["constant"] is not None)
 
 
 def parse_kernel(text: str) -> AnyKernel:
@@ -257,29 +283,34 @@ def parse_kernel(text: str) -> AnyKernel:
         SearchError: with the line that cannot be read.
     """
     buffers: dict[str, Buffer] = {}
-    extents: dict[str, int] = {}
+    symbols: dict[str, Dim] = {}
+    extents: dict[str, Dim] = {}
     values: dict[str, Value] = {}
     outputs: list[KernelOutput] = []
     for line in text.strip().splitlines():
         line = line.strip()
         word, _, rest = line.partition(" ")
-        if word == "buffer":
-            buffer = parse_buffer(rest)
+        if word == "sizes":
+            symbols = parse_sizes(rest)
+        elif word == "buffer":
+            buffer = parse_buffer(rest, symbols)
             buffers[buffer.name] = buffer
         elif word == "axes":
-            extents = {a: int(n) for a, n in (p.split("=") for p in rest.split())}
+            pairs = (p.split("=") for p in _AXIS.findall(rest))
+            extents = {a: _dim(n, symbols) for a, n in pairs}
         elif m := _CALL.match(line):
             attrs = {k: from_plain(v) for k, v in json.loads(m[4]).items()}
             reads = tuple(r for r in m[2].split(", ") if r)
             return LibraryKernel(m[1], reads, tuple(m[3].split(", ")), buffers, attrs)
         elif m := _STORE.match(line):
-            outputs.append(KernelOutput(m[1], _indices(m[2]), values[m[3]]))
+            index = _indices(m[2], symbols)
+            outputs.append(KernelOutput(m[1], index, values[m[3]]))
         elif (m := _SCATTER.match(line)) and (n := _STORE.match(f"store {m[4]}")):
             at = tuple(values[w] for w in m[5].split())
             to = ScatterTo(m[2], "add" if m[1] == "add" else "set", tuple(m[3].split()), at)
-            outputs.append(KernelOutput(n[1], _indices(n[2]), values[n[3]], to))
+            outputs.append(KernelOutput(n[1], _indices(n[2], symbols), values[n[3]], to))
         elif (m := _VALUE.match(line)) and m[2] in DTYPES:
-            values[m[1]] = _parse_value(m[3], m[2], m[4] or "", values, line)
+            values[m[1]] = _parse_value(m[3], m[2], m[4] or "", values, line, symbols)
         else:
             raise SearchError(f"not a line of a kernel: {line!r}")
     if not outputs:
@@ -288,19 +319,24 @@ def parse_kernel(text: str) -> AnyKernel:
 
 
 def _parse_value(
-    op: str, dtype: str, rest: str, values: Mapping[str, Value], line: str
+    op: str,
+    dtype: str,
+    rest: str,
+    values: Mapping[str, Value],
+    line: str,
+    symbols: Symbols,
 ) -> Value:
     try:
         if op == "load":
             m = _LOAD.match(rest)
             if not m:
                 raise ValueError("not a load")
-            attrs: tuple = (m[1], _indices(m[2]))
+            attrs: tuple = (m[1], _indices(m[2], symbols))
             words = m[3].split()
         elif op == "const":
             attrs, words = (_number(rest),), []
         elif op == "iota":
-            attrs, words = (Index.parse(rest),), []
+            attrs, words = (Index.parse(rest, None, symbols),), []
         else:
             words = rest.split()
             taken = {"red": 2, "online": 1}.get(op, 0)

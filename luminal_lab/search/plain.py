@@ -9,6 +9,7 @@ from luminal_lab.errors import SearchError
 from luminal_lab.hlir.dtypes import DType, dtype
 from luminal_lab.hlir.graph import Ref, TorchName
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, Size, parse, symbol
 from luminal_lab.hlir.view import View
 
 
@@ -30,6 +31,9 @@ def to_plain(value: Any) -> Any:
         return {"$dict": [[to_plain(k), to_plain(v)] for k, v in value.items()]}
     if isinstance(value, DType):
         return {"$dtype": value.name}
+    if isinstance(value, Size):
+        bounds = {s.name: [s.low, s.high, s.hint] for s in sorted(value.free_symbols)}
+        return {"$size": [str(value), bounds]}
     if isinstance(value, Index):
         return {"$index": str(value)}
     if isinstance(value, View):
@@ -41,7 +45,13 @@ def to_plain(value: Any) -> Any:
     raise SearchError(f"cannot write {type(value).__name__} {value!r} as plain data")
 
 
+def _size(data: Any) -> Dim:
+    text, bounds = data
+    return parse(text, {n: symbol(n, *ends) for n, ends in bounds.items()})
+
+
 _READERS = {
+    "$size": _size,
     "$float": float,
     "$tuple": lambda v: tuple(from_plain(x) for x in v),
     "$dict": lambda v: {from_plain(k): from_plain(x) for k, x in v},

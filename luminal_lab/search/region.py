@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.assemble import RegionKernels
 from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible
 from luminal_lab.search.seeds import (
@@ -180,7 +181,7 @@ class RegionSearch:
         live = peak = 0
         sizes: dict[int, int] = {}
         for k, body in enumerate(extraction.bodies):
-            sizes[body.tensor] = self.kernels.buffer(body.tensor, False).nbytes
+            sizes[body.tensor] = hint(self.kernels.buffer(body.tensor, False).nbytes)
             live += sizes[body.tensor]
             peak = max(peak, live)
             live -= sum(sizes.get(r, 0) for r in body.reads if last[r] == k)

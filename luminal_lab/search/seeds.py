@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from luminal_lab.hlir.ops import REDUCTIONS
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.cost import SPECIAL, VECTOR
 from luminal_lab.search.extract import Genome, Space
 
@@ -80,7 +81,7 @@ class Weights:
         self.work.append(work)
 
     def _points(self, axes: frozenset[str]) -> float:
-        return math.prod(self.space.part.extents[a] for a in sorted(axes))
+        return math.prod(hint(self.space.part.extents[a]) for a in sorted(axes))
 
     def _work(self, free: frozenset[str], e: ENode) -> float:
         if e.op in ("red", "online"):

@@ -96,6 +96,7 @@ class Job:
         expected: For each buffer that is written.
         timed: Whether to time it too, or only to verify it.
         recipes: How to make some of the inputs again elsewhere (`search.inputs.Recipe`).
+        sizes: The values of the kernel's size symbols; inputs and expected are of these sizes.
     """
 
     kernel: Kernel | LibraryKernel
@@ -104,6 +105,7 @@ class Job:
     expected: Mapping[str, Expected] = field(default_factory=dict)
     timed: bool = True
     recipes: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import sympy
 import torch
 
 from luminal_lab.errors import HlirError
@@ -23,6 +22,7 @@ from luminal_lab.hlir import (
     check,
 )
 from luminal_lab.hlir.dtypes import BOOL, F32, I8, I64, U8
+from luminal_lab.hlir.sizes import symbol
 
 A = Index.axis
 LINE = Source(line="model.py:12 in forward", module="head", aten="aten.mul.Tensor")
@@ -54,7 +54,7 @@ def test_good_programs_pass():
     empty = Graph()
     e = empty.input("e", (0, 4), F32)
     check(empty.finish(e.reshape((4, 0)), e.sum(0)))
-    s = sympy.Symbol("s0")
+    s = symbol("s0", 1, 8)
     symbolic = replace(X, shape=(s, 3))
     check(
         program(
@@ -122,7 +122,7 @@ BAD = {
     ],
     "the dim -1 is negative": [replace(X, shape=(-1, 3))],
     "the dim 2.0 is a float": [replace(X, shape=(2.0, 3))],
-    "mentions s1, which has no bounds": [replace(X, shape=(sympy.Symbol("s1"), 3))],
+    "mentions s1, which has no bounds": [replace(X, shape=(symbol("s1"), 3))],
     "the value 0.5 is not a i64": [
         I,
         node(

@@ -289,7 +289,7 @@ def test_after_an_exception_in_a_step():
         exe(x)
     fail = False
     close(exe(x), reference(x, w))
-    assert len(exe.program._frames) == 1
+    assert len(exe.program.tuned.frames) == 1
 
 
 def test_packed_weights_follow_their_originals():

@@ -11,6 +11,7 @@ from luminal_lab.hlir.functional.logic import INF
 from luminal_lab.hlir.functional.precision import finfo_min, wide
 from luminal_lab.hlir.functional.reductions import softmax_parts
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import out_axis
 
@@ -121,5 +122,8 @@ def cat(parts: Sequence[Tensor], dim: int) -> Tensor:
             return first.expand(shape)
     out = reads[-1]
     for read, (index, end) in reversed(list(zip(reads[:-1], ends))):
-        out = (first.graph.iota(index, shape) < end).where(read, out)
+        before = first.graph.iota(index, shape) < end
+        if isinstance(end, Size):
+            before = first.graph.iota(index - end, shape) < 0
+        out = before.where(read, out)
     return out

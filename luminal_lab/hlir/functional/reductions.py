@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.functional.elementary import LOG2_E, log
 from luminal_lab.hlir.functional.logic import INF, isinf, isnan, not_, ordered
 from luminal_lab.hlir.functional.precision import in_wide, wide
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Size, largest
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import out_axis
 
@@ -33,19 +36,17 @@ def amin(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     return -amax(-x - 1, dims, keepdim) - 1  # -x - 1 does not overflow
 
 
-def count(x: Tensor, dims: Sequence[int]) -> int:
-    """Number of elements under a reduction over `dims`.
-
-    Raises:
-        TypeError: when one of the dims is symbolic.
-    """
-    return math.prod(int(x.shape[x.dim(d)]) for d in dims) if x.rank else 1
+def count(x: Tensor, dims: Sequence[int]) -> Any:
+    """Number of elements under a reduction over `dims`, an int or a symbolic size."""
+    return math.prod(x.shape[x.dim(d)] for d in dims) if x.rank else 1
 
 
 @in_wide
 def mean(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """Arithmetic mean."""
     n = count(x, dims)
+    if isinstance(n, Size):
+        return x.sum(*dims, keepdim=keepdim) * x.graph.constant(n, x.dtype).unary("Recip")
     return x.sum(*dims, keepdim=keepdim) * (1.0 / n if n else math.nan)
 
 
@@ -54,8 +55,23 @@ def moments(x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, 
     n = count(x, dims)
     m = mean(x, dims, keepdim=True)
     d = x - m
+    if isinstance(n, Size):
+        over = largest(n - whole_number(correction), 0)
+        scale = x.graph.constant(over, x.dtype).unary("Recip")
+        return (d * d).sum(*dims, keepdim=True) * scale, m
     over = max(n - correction, 0)
     return (d * d).sum(*dims, keepdim=True) * (1.0 / over if over else INF), m
+
+
+def whole_number(x: float) -> int:
+    """A number that must be whole next to a symbolic size.
+
+    Raises:
+        HlirError: when it is not.
+    """
+    if x != int(x):
+        raise HlirError(f"{x} is subtracted from a symbolic size")
+    return int(x)
 
 
 def argmax(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
