@@ -13,12 +13,12 @@ from luminal_lab.errors import HlirError
 from luminal_lab.hlir import sizes
 from luminal_lab.hlir.sizes import Dim
 
-_KNOWN: ContextVar[Mapping[str, Dim]] = ContextVar("symbols", default={})
+_KNOWN: ContextVar[Mapping[str, Dim]] = ContextVar("symbols")
 
 
 @contextmanager
 def known_symbols(symbols: Mapping[str, Dim]) -> Iterator[None]:
-    """While lowering: the symbols of the program, by name, where a caller knows their bounds."""
+    """While lowering: the symbols of the program, whose bounds a caller knows, by name."""
     token = _KNOWN.set(symbols)
     try:
         yield
@@ -32,7 +32,7 @@ def size_of(n: torch.SymInt) -> Dim:
     Raises:
         HlirError: for an expression that has no such form.
     """
-    known, env = _KNOWN.get(), n.node.shape_env
+    known, env = _KNOWN.get({}), n.node.shape_env
 
     def read(e: Any) -> Dim:
         kind = type(e).__name__

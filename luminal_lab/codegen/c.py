@@ -199,9 +199,8 @@ class _Renderer(StatementPrinter):
             local = program.locals[n]
             c = storage_type(local.dtype)
             if local.space == "shared":
-                lines.append(
-                    f"{c} *const restrict {pointer} = ({c} *)({base} + {self._long(self.offsets[n])});"
-                )
+                at = self._long(self.offsets[n])
+                lines.append(f"{c} *const restrict {pointer} = ({c} *)({base} + {at});")
             elif local.space == "thread":
                 start = self.shared + self.offsets[n]
                 at = f"{base} + {self._long(start)}"

@@ -25,7 +25,7 @@ def at(symbols: Mapping[str, int]) -> Resize:
 
 
 def resized(x: Any, of: Resize) -> Any:
-    """Plain data (tuples, lists, dicts, indices, dataclasses) with every size in it replaced."""
+    """Plain data (tuples, lists, dicts, indices, forms) with every size in it replaced."""
     if isinstance(x, Size):
         return of(x)
     if isinstance(x, Index):

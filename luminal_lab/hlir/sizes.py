@@ -209,13 +209,14 @@ def symbol(name: str, low: int = 1, high: int = LARGEST, hint: int | None = None
 
     Arguments:
         name: An identifier.
-        low, high: Inclusive bounds; a size is at least 1.
+        low: Its least value, at least 1.
+        high: Its greatest value.
         hint: The value to tune for; near the middle of small ranges when None.
 
     Raises:
         HlirError: when the bounds are empty or the hint is outside of them.
     """
-    if not 0 <= low <= high:
+    if not 1 <= low <= high:
         raise HlirError(f"the bounds [{low}, {high}] of the symbol {name} are empty")
     if hint is None:
         hint = max(low, min(high, 128))

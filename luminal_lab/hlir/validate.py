@@ -101,7 +101,7 @@ def _axes(hlir: Hlir, node: Node, k: int) -> dict[str, Dim]:
 
 
 def _dim(dim: Dim, symbols: Mapping[str, Any]) -> Iterator[str]:
-    if isinstance(dim, bool) or not (isinstance(dim, int) or isinstance(dim, Size)):
+    if isinstance(dim, bool) or not isinstance(dim, (int, Size)):
         yield f"the dim {dim!r} is a {type(dim).__name__}, not an integer or an expression"
     elif isinstance(dim, int):
         if dim < 0:

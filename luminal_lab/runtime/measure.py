@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.values import Buffer
 from luminal_lab.hlir.apply import torch_dtype
-from luminal_lab.polling import POLL, poll
 from luminal_lab.hlir.sizes import value
+from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.worker import region_bytes, region_start

@@ -48,9 +48,8 @@ class LibraryKernel:
     @property
     def symbols(self) -> tuple[Symbol, ...]:
         """The sizes that it takes at run time, sorted by name."""
-        found = symbols_of(
-            (dict(self.attrs), [(b.shape, b.strides) for b in self.buffers.values()])
-        )
+        buffers = [(b.shape, b.strides) for b in self.buffers.values()]
+        found = symbols_of((dict(self.attrs), buffers))
         return tuple(sorted(found))
 
     def source(self, language: str = "c") -> str:
@@ -137,7 +136,10 @@ class Candidate:
 
     @property
     def temporaries(self) -> int:
-        """Bytes of all temporaries (at the hints of symbolic sizes), before the memory plan lets them share space."""
+        """Bytes of all temporaries, before the memory plan lets them share space.
+
+        Symbolic sizes count with their hints.
+        """
         return sum(hint(b.nbytes) for n, b in self.buffers.items() if self.kinds[n] == "temp")
 
     def source(self, kernel: int, language: str = "c") -> Any:

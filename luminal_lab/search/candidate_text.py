@@ -195,6 +195,11 @@ def _tuples(data: Any) -> Any:
 # --------------------------------------------------------------------------- other views
 
 
+def _megabytes(kernel: Any, names: tuple[str, ...]) -> float:
+    """Size of some buffers, at the hints of symbolic sizes."""
+    return sum(hint(kernel.buffers[n].nbytes) for n in names) / 1e6
+
+
 def kernel_table(candidate: Candidate) -> DataFrame:
     """See `Candidate.table`."""
     import pandas as pd
@@ -210,9 +215,8 @@ def kernel_table(candidate: Candidate) -> DataFrame:
                 "computes": title(kernel),
                 "calls": calls[k],
                 "at_build": built[k],
-                "reads_mb": sum(hint(kernel.buffers[b].nbytes) for b in reads_of(kernel)) / 1e6,
-                "writes_mb": sum(hint(kernel.buffers[b].nbytes) for b in writes_of(kernel))
-                / 1e6,
+                "reads_mb": _megabytes(kernel, reads_of(kernel)),
+                "writes_mb": _megabytes(kernel, writes_of(kernel)),
                 "predicted_us": predicted * 1e6,
                 "total_us": predicted * 1e6 * calls[k],
                 "hlir_nodes": len(kernel.nodes),

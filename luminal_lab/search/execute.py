@@ -15,8 +15,8 @@ from luminal_lab.errors import CallError, SearchError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Node
 from luminal_lab.hlir.index import Index
-from luminal_lab.polling import poll
 from luminal_lab.hlir.symbolic import specialize
+from luminal_lab.polling import poll
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 
 if TYPE_CHECKING:

@@ -163,7 +163,7 @@ def _rename(
 
 
 def sizes_lines(symbols: Iterable[Symbol]) -> list[str]:
-    """`sizes n=[2, 512]@128`, for the sizes that a call decides; nothing when there are none."""
+    """`sizes n=[2,512]@128` for the sizes that a call decides; nothing when there are none."""
     said = [f"{s.name}=[{s.low},{s.high}]@{s.hint}" for s in symbols]
     return [f"sizes {' '.join(said)}"] if said else []
 
@@ -257,12 +257,13 @@ def _indices(text: str, symbols: Symbols) -> tuple[Index, ...]:
     return tuple(Index.parse(t, None, symbols) for t in text.split(","))
 
 
-def parse_buffer(text: str, symbols: Symbols = {}) -> Buffer:
+def parse_buffer(text: str, symbols: Symbols | None = None) -> Buffer:
     """Read what `buffer_text` wrote.
 
     Raises:
         SearchError: on anything else.
     """
+    symbols = symbols or {}
     m = _BUFFER.match(text)
     if not m or m["dtype"] not in DTYPES:
         raise SearchError(f"not a buffer: {text!r}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import CacheError, ScheduleError
+from luminal_lab.hlir.sizes import Symbol, hint
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.search.assemble import Assembler, Step
 from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.clock import OutOfTime
@@ -92,8 +94,13 @@ class Measurer:
         self.timings = 0
         self.fingerprint = target.fingerprint()
         self.known: dict[str, _Known] = {}
+<<<<<<< HEAD
         self._verifiers: dict[int, RegionVerifier] = {}
         self._recent: dict[str, tuple[Any, Any, Any]] = {}  # by kernel text, the last few
+=======
+        self.trials = trial_sizes(symbols_of(egraph.hlir).values())
+        self._verifiers: dict[tuple[int, int], RegionVerifier] = {}
+>>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
         self._forgetful = False
 
     @property
@@ -216,6 +223,7 @@ class Measurer:
             else:
                 todo.append((k, schedule))
         done = len(plan) - len(todo)
+<<<<<<< HEAD
         if not todo or (deadline is not None and time.monotonic() > deadline):
             return
         jobs = _Jobs(len(todo), self._made(todo))
@@ -232,6 +240,28 @@ class Measurer:
         self._recent.clear()
 
     def _made(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
+=======
+        for start in range(0, len(todo), _BATCH):
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            batch = todo[start : start + _BATCH]
+            jobs = list(self._jobs(batch))
+            made = iter(self.target.measure([job for each in jobs for job in each]))
+            for (k, schedule), each in zip(batch, jobs):
+                measurement = _together([next(made) for _ in each], each)
+                known = k.best
+                k.tried.append((schedule, measurement))
+                k.new = True
+                self.timings += 1
+                if not again or k.best is not known:  # a slower repetition says nothing
+                    self._remember(k, schedule, measurement)
+                done += 1
+                progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+            for _ in made:  # a generator that ends by itself keeps what it works with
+                pass
+
+    def _jobs(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[list[Job]]:
+>>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
         """The jobs for which there is time to compute what they must give."""
         for k, schedule in todo:
             try:
@@ -239,6 +269,7 @@ class Measurer:
             except OutOfTime:
                 return
 
+<<<<<<< HEAD
     def _job(self, k: _Known, schedule: Any) -> Job:
         text = k.step.text
         if text not in self._recent:  # its schedules follow each other
@@ -248,14 +279,26 @@ class Measurer:
                 del self._recent[next(iter(self._recent))]
         inputs, expected, recipes = self._recent[text]
         return Job(k.step.kernel, schedule, inputs, expected, recipes=recipes)
+=======
+    def _job(self, k: _Known, schedule: Any) -> list[Job]:
+        """The timed job; for a kernel that takes sizes also ones that verify it at others."""
+        out = []
+        for n, symbols in enumerate(self.trials if k.step.kernel.symbols else ({},)):
+            inputs, expected = self.verifier(k.region, n).job(k.step)
+            out.append(Job(k.step.kernel, schedule, inputs, expected, n == 0, symbols))
+        return out
+>>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
 
-    def verifier(self, region: int) -> RegionVerifier:
-        """What the kernels of a region must compute."""
-        if region not in self._verifiers:
-            self._verifiers[region] = RegionVerifier(
-                self.egraph, self.assembler.regions[region], region
+    def verifier(self, region: int, trial: int = 0) -> RegionVerifier:
+        """What the kernels of a region must compute, at one of the sizes that are tried."""
+        if (region, trial) not in self._verifiers:
+            self._verifiers[region, trial] = RegionVerifier(
+                self.egraph,
+                self.assembler.regions[region],
+                region,
+                symbols=self.trials[trial] or None,
             )
-        return self._verifiers[region]
+        return self._verifiers[region, trial]
 
     def _remembered(self, k: _Known, schedule: Any) -> Measurement | None:
         if self._forgetful:
@@ -314,6 +357,7 @@ class Measurer:
         return calibration([(k.best[1].median or 0.0, k.step.seconds) for k in known if k.best])
 
 
+<<<<<<< HEAD
 class _Jobs:
     """Jobs that are made when they are taken; their number is known before."""
 
@@ -325,10 +369,27 @@ class _Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return self.jobs
+=======
+def trial_sizes(symbols: Iterable[Symbol]) -> tuple[dict[str, int], ...]:
+    """Sizes at which kernels are verified: first the hints, then the least and odd ones."""
+    symbols = sorted(symbols)
+    odd = {s.name: min(s.high, max(s.low, s.hint * 2 // 3 | 1)) for s in symbols}
+    trials = [{s.name: s.hint for s in symbols}, {s.name: s.low for s in symbols}, odd]
+    return tuple(t for k, t in enumerate(trials) if t not in trials[:k])
+
+
+def _together(measured: Sequence[Measurement], jobs: Sequence[Job]) -> Measurement:
+    """The measurement at the hints, unless the kernel is wrong at other sizes."""
+    for one, job in zip(measured, jobs):
+        if not one.ok:
+            where = ", ".join(f"{name}={n}" for name, n in job.sizes.items())
+            return replace(one, message=f"at {where}: {one.message}") if where else one
+    return measured[0]
+>>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
 
 
 def _too_large(step: Step) -> Measurement | None:
-    nbytes = sum(b.nbytes for b in step.kernel.buffers.values())
+    nbytes = sum(hint(b.nbytes) for b in step.kernel.buffers.values())
     if nbytes <= _LARGEST:
         return None
     message = f"its buffers take {nbytes / 1e9:.1f} GB"

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.egraph import ENCODED
+from luminal_lab.egraph.sized import sized_part
 from luminal_lab.egraph.soundness import check_rule
 from luminal_lab.egraph.values import Kernel, Value, postorder
 from luminal_lab.errors import SearchError
@@ -58,10 +59,19 @@ class RegionVerifier:
         kernels: Makes the region's kernels.
         region: Which region.
         seed: For the inputs.
+        symbols: The values of the program's size symbols, where it has some.
     """
 
-    def __init__(self, egraph: EGraph, kernels: RegionKernels, region: int, seed: int = 0):
-        self.egraph, self.kernels, self.part = egraph, kernels, kernels.part
+    def __init__(
+        self,
+        egraph: EGraph,
+        kernels: RegionKernels,
+        region: int,
+        seed: int = 0,
+        symbols: Mapping[str, int] | None = None,
+    ):
+        self.egraph, self.kernels = egraph, kernels
+        self.part = sized_part(kernels.part, symbols) if symbols else kernels.part
         self.space = kernels.space
         self.rules = {r.name: r for r in egraph.rules}
         weights = _weights_of(egraph, region)

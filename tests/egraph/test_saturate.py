@@ -344,11 +344,11 @@ def test_uniting_different_dtypes_is_an_error_that_says_so() -> None:
         saturate(hlir, rules=wrong)
 
 
-def test_symbolic_dims_are_refused() -> None:
+def test_symbolic_dims_are_extents() -> None:
     dim = torch.export.Dim("n", min=2, max=64)
     hlir = capture(torch.nn.ReLU(), (torch.randn(8, 4),), dynamic_shapes={"input": {0: dim}})
-    with pytest.raises(SaturationError, match="symbolic"):
-        saturate(hlir)
+    (part,) = saturate(hlir).parts
+    assert sorted(map(str, part.extents.values())) == ["4", *hlir.symbols]
 
 
 def test_the_child_does_not_import_torch() -> None:
