@@ -55,16 +55,16 @@ def _slice(
 ) -> Tensor:
     if call.target == "narrow.default":
         raise NoLowering("narrow with a tensor start")
-    start, _ = _bounds(x, dim, start, end)
+    first, _ = _bounds(x, dim, start, end)
     dim = x.dim(dim)
     if call.shape[dim] == x.shape[dim]:
         return x
-    return x.slice(dim, start, start + call.shape[dim] * step, step)
+    return x.slice(dim, first, first + call.shape[dim] * step, step)
 
 
-def _bounds(x: Tensor, dim: int, start: int | None, end: int | None) -> tuple[int, int | None]:
+def _bounds(x: Tensor, dim: int, start: Any, end: Any) -> tuple[Any, Any]:
     """Start and end of a slice as PyTorch clamps them; the end is None for "to the end"."""
-    start = as_dim(start) if start is not None else 0
+    start = 0 if start is None else as_dim(start)
     n = x.shape[x.dim(dim)]
     if not isinstance(n, int) or not isinstance(start, int):
         # PyTorch clamps a start to the dim; the length, which it announces, is clamped there

@@ -8,7 +8,7 @@ graphs functional; the lowerings are those of `capture`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -23,10 +23,11 @@ from torch.fx.traceback import preserve_node_meta
 
 from luminal_lab.capture.export import WHOLE, stride_of
 from luminal_lab.capture.lower import Lowerer, placeholders
-from luminal_lab.capture.table import dims
+from luminal_lab.capture.table import dim, dims
 from luminal_lab.errors import CallError, CaptureError, LuminalError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Hlir, Source
+from luminal_lab.hlir.sizes import Size, symbols_in, value
 from luminal_lab.hlir.tensor import Graph, Tensor
 
 SHAPES = 64  # a graph with symbolic sizes is compiled for so many combinations of sizes
@@ -128,11 +129,20 @@ def decompositions() -> dict[Any, Any]:
 def _compile(
     gm: GraphModule, inputs: Sequence[Any], options: Options, inference: bool
 ) -> Callable[..., Any]:
-    symbolic = any(_is_symbolic(n.meta.get("val")) for n in placeholders(gm))
     frozen = _static_inputs(len(inputs)) if options.freeze and inference else ()
-    if symbolic or frozen:
-        return _Specialised(gm, options, symbolic, frozen)
-    return _Compiled.of(gm, options)
+    if frozen:
+        return _Specialised(gm, options, frozen=frozen)
+    try:
+        return _Compiled.of(gm, options)
+    except LuminalError:
+        if not _is_sized(gm):
+            raise
+    return _Specialised(gm, options, per_size=True)
+
+
+def _is_sized(gm: GraphModule) -> bool:
+    """Whether a graph has symbolic sizes."""
+    return any(_is_symbolic(n.meta.get("val")) for n in placeholders(gm))
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -152,19 +162,21 @@ def _static_inputs(count: int) -> tuple[int, ...]:
 # ---------------------------------------------------------------------- one graph
 @dataclass(frozen=True)
 class _Compiled:
-    """A compiled graph with fixed sizes.
+    """A compiled graph; symbolic sizes are those of the tensors of a call.
 
     Arguments:
         run: Tensors in, a tuple of tensors out.
         inputs: Which of the graph's inputs `run` takes.
-        constants: Results that are not tensors, by position.
+        constants: Results that are not tensors, by position; some are symbolic sizes.
         count: Number of results.
+        symbols: The graph's inputs that are sizes: their symbols' names, by position.
     """
 
     run: Callable[..., tuple[torch.Tensor, ...]]
     inputs: tuple[int, ...]
     constants: Mapping[int, Any]
     count: int
+    symbols: Mapping[int, str] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -173,9 +185,12 @@ class _Compiled:
         """Lower and compile.
 
         Arguments:
-            gm: A graph whose sizes are numbers.
+            gm: A graph.
             options: See `Options`.
             weights: Inputs that are known now, by position.
+
+        Raises:
+            LuminalError: for a size that no tensor of a call tells, among others.
         """
         hlir, constants = lower_graph(gm, weights or {})
         taken = tuple(
@@ -183,14 +198,35 @@ class _Compiled:
             for k, hole in enumerate(placeholders(gm))
             if isinstance(hole.meta.get("val"), torch.Tensor) and k not in (weights or {})
         )
+        named = {k: dim(h.meta["val"]) for k, h in enumerate(placeholders(gm)) if _is_size(h)}
+        symbols = {k: n.name for k, n in named.items() if isinstance(n, Size) and n.name}
+        _check_sizes(hlir, constants, symbols.values())
         run: Callable[..., Any] = options.compile(hlir) if hlir.outputs else lambda *args: ()
-        return _Compiled(run, taken, constants, len(hlir.outputs) + len(constants))
+        count = len(hlir.outputs) + len(constants)
+        return _Compiled(run, taken, constants, count, symbols)
 
     def __call__(self, *inputs: Any) -> list[Any]:
         made = iter(self.run(*(inputs[k] for k in self.inputs)))
-        return [
-            self.constants[k] if k in self.constants else next(made) for k in range(self.count)
-        ]
+        constants = self.constants
+        if any(isinstance(n, Size) for n in constants.values()):
+            sizes = {name: inputs[k] for k, name in self.symbols.items()}
+            constants = {
+                k: value(n, sizes) if isinstance(n, Size) else n for k, n in constants.items()
+            }
+        return [constants[k] if k in constants else next(made) for k in range(self.count)]
+
+
+def _is_size(hole: Any) -> bool:
+    return isinstance(hole.meta.get("val"), torch.SymInt)
+
+
+def _check_sizes(hlir: Hlir, constants: Mapping[int, Any], given: Iterable[str]) -> None:
+    """Every symbol is a dim of an input; those of results that are sizes are inputs."""
+    shapes = (n for s in hlir.inputs for n in hlir.nodes[s.node].shape)
+    told = {s.name for s in symbols_in(shapes)}
+    results = {s.name for s in symbols_in(constants.values())}
+    if untold := sorted((set(hlir.symbols) - told) | (results - set(given))):
+        raise CaptureError(f"no tensor has the size {', '.join(untold)}")
 
 
 def lower_graph(
@@ -208,7 +244,7 @@ def lower_graph(
     for k, hole in enumerate(placeholders(gm)):
         value = hole.meta.get("val")
         if not isinstance(value, torch.Tensor):
-            values[hole] = value
+            values[hole] = dim(value) if isinstance(value, torch.SymInt) else value
             continue
         kind, tensor = ("weight", weights[k]) if k in weights else ("arg", None)
         try:
@@ -246,14 +282,15 @@ class _Specialised:
     Arguments:
         gm: The graph.
         options: See `Options`.
-        symbolic: Whether sizes are symbolic.
+        per_size: Whether it is compiled once for each combination of sizes, because something
+            in it needs numbers.
         frozen: Positions of the inputs that are taken for constants.
     """
 
     gm: GraphModule
     options: Options
-    symbolic: bool
-    frozen: tuple[int, ...]
+    per_size: bool = False
+    frozen: tuple[int, ...] = ()
     cache: dict[tuple, _Compiled] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
 
@@ -266,21 +303,28 @@ class _Specialised:
         return program(*inputs)
 
     def _sizes(self, inputs: Sequence[Any]) -> tuple:
-        if not self.symbolic:
+        if not self.per_size:
             return ()
         return tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in inputs)
 
     def _make(self, key: tuple, inputs: Sequence[Any]) -> _Compiled:
         limit, what, fix = (
             (SHAPES, "sizes", "pad the inputs to a few sizes, or mark the dims static")
-            if self.symbolic
+            if self.per_size
             else (FROZEN, "sets of weights", "compile without freeze")
         )
         if len(self.cache) >= limit:
             raise CallError(f"one graph was called with more than {limit} {what}", fix=fix)
-        gm = concrete(self.gm, inputs) if self.symbolic else self.gm
+        gm = concrete(self.gm, inputs) if self.per_size else self.gm
         weights = {k: inputs[k] for k in self.frozen}  # kept alive: ids in the key stay theirs
-        program = self.cache[key] = _Compiled.of(gm, self.options, weights)
+        try:
+            program = _Compiled.of(gm, self.options, weights)
+        except LuminalError:
+            if self.per_size or not _is_sized(gm):
+                raise
+            self.per_size = True
+            return self._make((self._sizes(inputs), key[1]), inputs)
+        self.cache[key] = program
         return program
 
 

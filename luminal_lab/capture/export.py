@@ -20,6 +20,7 @@ from luminal_lab.capture.table import dims
 from luminal_lab.errors import CaptureError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
 from luminal_lab.hlir.graph import Hlir, InputSpec, Source
+from luminal_lab.hlir.sizes import Dim, hint
 from luminal_lab.hlir.structure import Structure
 from luminal_lab.hlir.tensor import Graph, Tensor
 
@@ -319,13 +320,27 @@ def _unique(name: str, taken: set[str]) -> str:
     return name
 
 
-def stride_of(value: Any) -> tuple[int, ...] | None:
+def stride_of(value: Any) -> tuple[Dim, ...] | None:
     """Strides of a dense output that is not row-major; None for all others."""
-    if not isinstance(value, torch.Tensor) or any(not isinstance(n, int) for n in value.shape):
+    if not isinstance(value, torch.Tensor):
         return None
+    if any(not isinstance(n, int) for n in (*value.shape, *value.stride())):
+        return _symbolic_stride(dims(value.shape), dims(value.stride()))
     if value.is_contiguous() or not is_non_overlapping_and_dense_or_false(value):
         return None
     return tuple(value.stride())
+
+
+def _symbolic_stride(shape: Sequence[Dim], strides: Sequence[Dim]) -> tuple[Dim, ...] | None:
+    order = sorted(range(len(shape)), key=lambda k: (-hint(strides[k]), k))
+    if order == list(range(len(shape))):
+        return None
+    step: Dim = 1
+    for k in reversed(order):
+        if shape[k] != 1 and strides[k] != step:
+            return None  # not dense
+        step = step * shape[k]
+    return tuple(strides)
 
 
 def input_specs(hlir: Hlir) -> list[InputSpec]:

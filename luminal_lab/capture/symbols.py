@@ -81,8 +81,9 @@ def _product(e: Any, read: Any) -> Dim:
 
 def _symbol(name: str, bounds: Any, example: Any) -> Dim:
     low, high = _ends(bounds) if bounds is not None else (1, sizes.LARGEST)
-    known = example is not None and example.is_Integer
-    hint = min(max(int(example), low), high) if known else None
+    hint = None
+    if example is not None and example.is_Integer:
+        hint = min(max(int(example), low), high)
     return sizes.symbol(name, low, high, hint)
 
 

@@ -347,7 +347,7 @@ class _Lower:
 
     # ------------------------------------------------------------------------------- locals
     def _size(self, axis: str) -> int:
-        return self.cut.get(axis, self.body.extents[axis])
+        return self.cut[axis] if axis in self.cut else self.body.extents[axis]
 
     def _matrix(self, value: Value, s: Stmt) -> Sides | None:
         return matrix_sides(value, s.axes, s.over, self._size)

@@ -104,7 +104,7 @@ class BlockView:
 
     def block(self, axis: str) -> int:
         """Points of an axis' block, as a power of two."""
-        return pow2(self.steps.get(axis, self.extents[axis]))
+        return pow2(self.steps[axis] if axis in self.steps else self.extents[axis])
 
     def wide(self, axis: str) -> bool:
         """Whether blocks have a dimension for this axis."""

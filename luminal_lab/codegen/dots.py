@@ -97,7 +97,7 @@ def _product(s: Stmt, body: Body, lanes: int, machine: Machine) -> Product | Non
 def is_constant(v: Value, body: Body) -> bool:
     """Whether a term depends on constant buffers alone, and on no size of a call."""
     names = terms.reads(v)
-    if v.free & body.symbolic or terms.is_sized(v):
+    if v.free & body.symbolic or v.sized:
         return False
     return bool(names) and all(
         not n.startswith("%") and body.buffers[n].constant for n in names

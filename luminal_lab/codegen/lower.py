@@ -33,6 +33,7 @@ from luminal_lab.codegen.tile import (
     TileProgram,
 )
 from luminal_lab.egraph.values import Buffer, Kernel, Value
+from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.sizes import Dim, Size, at_least
 from luminal_lab.search.machine import Machine
 
@@ -89,12 +90,27 @@ def lower(
     machine = machine or Machine()
     schedule = schedule or default_schedule(kernel, machine)
     if schedule.style == "block":
+        refuse_sizes(kernel)
         from luminal_lab.codegen.blocks import lower_blocks
 
         return lower_blocks(body_of(kernel), schedule)
     body = simd_body(kernel, machine)
     check(schedule, body, machine)
     return Lowering(body, schedule, machine).run()
+
+
+def refuse_sizes(kernel: Kernel) -> None:
+    """Refuse to make blocks of a kernel that takes sizes.
+
+    Raises:
+        ScheduleError: naming the sizes.
+    """
+    if kernel.symbols:
+        names = ", ".join(s.name for s in kernel.symbols)
+        raise ScheduleError(
+            f"the kernel takes the sizes {names}; such kernels are printed as C only",
+            fix="capture with fixed sizes",
+        )
 
 
 class Lowering:

@@ -141,6 +141,9 @@ def default_schedule(
     body = body_of(kernel) if style == "block" else simd_body(kernel, machine)
     if style == "block":
         from luminal_lab.codegen.blocks import block_schedule
+        from luminal_lab.codegen.lower import refuse_sizes
+
+        refuse_sizes(kernel)
 
         return block_schedule(body, machine)
     return _simd(body, machine)

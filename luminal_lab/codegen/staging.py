@@ -150,7 +150,7 @@ def _far_first(v: Value, over: tuple[str, ...]) -> tuple[str, ...]:
     """The reduced axes in the order in which an operand lies in memory."""
     if v.op != "load" or v.args or v.attrs[0].startswith("%"):
         return over
-    return tuple(sorted(over, key=lambda a: -abs(terms.coefficient(v, a) or 0)))
+    return tuple(sorted(over, key=lambda a: -abs(hint(terms.coefficient(v, a) or 0))))
 
 
 def _image(

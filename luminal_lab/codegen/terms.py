@@ -162,17 +162,6 @@ def is_expensive(v: Value) -> bool:
     return any(t.op in EXPENSIVE for t in postorder([v]))
 
 
-def is_sized(v: Value) -> bool:
-    """Whether a term depends on a size that a call decides."""
-    indices = []
-    for t in postorder([v]):
-        if t.op == "load":
-            indices += t.attrs[1]
-        elif t.op == "iota":
-            indices.append(t.attrs[0])
-    return any(i.symbols for i in indices)
-
-
 def work(v: Value) -> int:
     """A rough count of vector instructions for one point."""
     cost = {"exp2": 12, "log2": 18, "sin": 24, "erf": 28, "sqrt": 6, "recip": 6, "mod": 8}

@@ -17,6 +17,7 @@ from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Stmt
 from luminal_lab.egraph.values import Buffer, Value, postorder
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import is_symbolic
 
 if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Lowering
@@ -47,6 +48,8 @@ def windows(v: Value, extents) -> list[Window]:
     >>> windows(x, {"y": 5, "k": 3, "c": 4})
     [Window(axes=('k', 'y'), steps=(1, 2), extent=11)]
     """
+    if v.sized or any(is_symbolic(extents[a]) for a in v.free):
+        return []  # how many values a combination has is known at the call only
     forms = _forms(v)
     if forms is None:
         return []

@@ -33,7 +33,7 @@ from luminal_lab.hlir.sizes import Symbol, symbols_in
 class Value:
     """One term; compare with `==`, it hashes by structure. See the module's table."""
 
-    __slots__ = ("_hash", "args", "attrs", "dtype", "free", "op")
+    __slots__ = ("_hash", "args", "attrs", "dtype", "free", "op", "sized")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Value:
     ):
         self.op, self.args, self.attrs, self.dtype = op, args, attrs, dtype
         self.free: frozenset[str] = _free(op, args, attrs)
+        self.sized: bool = _sized(op, args, attrs)  # whether a size symbol occurs in it
         self._hash = hash((op, tuple(a._hash for a in args), attrs, dtype.name))
 
     def __hash__(self) -> int:
@@ -84,6 +85,15 @@ def _free(op: str, args: tuple[Value, ...], attrs: tuple) -> frozenset[str]:
         named = frozenset().union(*(i.axes for i in attrs[1])) if attrs[1] else frozenset()
         return free | frozenset(a for a in named if not a.startswith("@"))
     return free
+
+
+def _sized(op: str, args: tuple[Value, ...], attrs: tuple) -> bool:
+    for a in args:
+        if a.sized:
+            return True
+    if op == "load":
+        return any(i.symbols for i in attrs[1])
+    return op == "iota" and bool(attrs[0].symbols)
 
 
 def postorder(roots: Iterable[Value]) -> Iterator[Value]:
@@ -247,7 +257,7 @@ class Kernel:
             dims += [*b.shape, *(b.strides or ())]
         found = symbols_in(dims)
         indices = [i for o in self.outputs for i in o.index]
-        for v in postorder(self.values()):
+        for v in postorder(v for v in self.values() if v.sized):
             if v.op == "load":
                 indices += v.attrs[1]
             elif v.op == "iota":

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.hlir.dtypes import DType
+from luminal_lab.hlir.sizes import Dim
 from luminal_lab.hlir.view import REDUCED, View, out_axis
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from luminal_lab.hlir.compare import Diff
 
-Dim = Any  # int, or a `luminal_lab.hlir.sizes.Size` over the symbols of `Hlir.symbols`
 NodeId = int  # position in `Hlir.nodes`; operands always precede their consumers
 
 
@@ -140,7 +140,7 @@ class OutputSpec:
     value: Operand
     shape: tuple[Dim, ...]
     name: str
-    stride: tuple[int, ...] | None = None
+    stride: tuple[Dim, ...] | None = None
     mutates: str | None = None
     aliases: str | None = None
 

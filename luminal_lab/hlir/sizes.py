@@ -23,7 +23,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from luminal_lab.errors import HlirError
 
@@ -75,7 +75,7 @@ class Apply:
 Atom = Symbol | Apply
 Monomial = tuple[tuple[Atom, int], ...]  # (atom, power), sorted by text
 Terms = dict[Monomial, int]
-Dim = Union[int, "Size"]
+Dim = Any  # an int or a Size
 
 
 def _grouped(a: Dim) -> str:
@@ -354,11 +354,11 @@ def common_divisor(a: Dim, b: Dim) -> Dim:
     """A common divisor of two sizes of one term each; 1 for others."""
     if isinstance(a, int) and isinstance(b, int):
         return math.gcd(a, b)
-    one = a.terms if isinstance(a, Size) else (((), a),)
-    other = b.terms if isinstance(b, Size) else (((), b),)
+    one: Any = a.terms if isinstance(a, Size) else (((), a),)
+    other: Any = b.terms if isinstance(b, Size) else (((), b),)
     if len(one) > 1 or len(other) > 1:
         return a if divides(a, b) else b if divides(b, a) else 1
-    ((m, c),), ((n, d),) = one, other
+    (m, c), (n, d) = one[0], other[0]
     powers = dict(n)
     shared = tuple((x, min(p, powers[x])) for x, p in m if x in powers)
     return _make({shared: math.gcd(c, d)})

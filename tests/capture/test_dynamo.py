@@ -177,22 +177,63 @@ def test_freeze_is_for_inference_only(graphs: list[Hlir]) -> None:
     assert all(s.kind == "arg" for g in graphs for s in g.inputs)
 
 
-def test_symbolic_sizes_are_compiled_per_size(
-    graphs: list[Hlir], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dynamo, "SHAPES", 3)
-
+def test_symbolic_sizes_are_compiled_once(graphs: list[Hlir]) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.reshape(-1, 2).sum(0) * x.shape[0]
 
     program = torch.compile(fn, backend=backend, dynamic=True)
-    for n in (4, 6, 8, 4, 6):
+    for n in (4, 6, 8, 4, 6, 101):
         x = torch.randn(n, 3, 2)
         close(program(x), fn(x))
-    assert len(graphs) == 3
-    assert all(isinstance(d, int) for g in graphs for n in g.nodes for d in n.shape)
+    assert len(graphs) == 1
+
+
+def test_a_marked_dim_is_compiled_once(graphs: list[Hlir]) -> None:
+    module = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 4), nn.Softmax(1))
+    program = torch.compile(module, backend=backend)
+    with torch.no_grad():
+        for b, n in ((2, 4), (3, 6), (5, 9)):
+            x = torch.randn(b, n, 8)
+            for d in (0, 1):
+                torch._dynamo.mark_dynamic(x, d, min=2, max=64)
+            close(program(x), module(x))
+    (graph,) = graphs
+    assert set(graph.symbols.values()) == {(2, 64)}
+
+
+def test_a_growing_cache_is_compiled_three_times_at_most(graphs: list[Hlir]) -> None:
+    def step(
+        x: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        k, v = torch.cat([k, x], 1), torch.cat([v, x * 2], 1)
+        return F.scaled_dot_product_attention(x, k, v), k, v
+
+    program = torch.compile(step, backend=backend, fullgraph=True)
+    k = v = torch.randn(2, 5, 4)
+    for _ in range(8):
+        x = torch.randn(2, 1, 4)
+        want = step(x, k, v)
+        y, k, v = program(x, k, v)
+        close(y, want[0])
+        close(k, want[1])
+    assert len(graphs) <= 3
+
+
+def test_what_needs_numbers_is_compiled_per_size(
+    graphs: list[Hlir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamo, "SHAPES", 3)
+
+    def fn(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n + x.shape[0]
+
+    program = torch.compile(fn, backend=backend, dynamic=True)
+    for n in (4, 6, 8, 4, 6):
+        x = torch.randn(n, 3)
+        close(program(x, n + 1), fn(x, n + 1))
+    assert all(isinstance(d, int) for g in graphs[-3:] for n in g.nodes for d in n.shape)
     with pytest.raises(CallError, match="more than 3 sizes"):
-        program(torch.randn(10, 3, 2))
+        program(torch.randn(10, 3), 11)
 
 
 def test_a_number_is_an_input() -> None:
