@@ -213,7 +213,7 @@ def _slice_scatter(
 ) -> Tensor:
     dim = x.dim(dim)
     n = whole(x.shape[dim], "the dim of the slice")
-    start, _ = _bounds(x, dim, start, end)
+    start = _bounds(x, dim, start, end)[0]
     size = whole(src.shape[dim], "the slice")
     if size == n:
         return src.cast(x.dtype)

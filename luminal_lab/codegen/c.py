@@ -118,22 +118,24 @@ class _Renderer(StatementPrinter):
             target, source = (len(program.reads) + program.writes.index(out.buffer),
                               params.index(out.scatter.into))  # fmt: skip
             nbytes = program.buffers[out.buffer].nbytes
-            name = f"{self.entry}_copy{k}"
+            name, size = f"{self.entry}_copy{k}", self._long(nbytes)
             self.functions.append(
                 f"static void {name}(void *ctx, long lo, long hi) {{\n"
                 "  char *const *b = (char *const *)ctx;\n"
+                f"{self._declared_sizes()}"
                 f"  const long from = lo * {_CHUNK}L, past = hi * {_CHUNK}L;\n"
-                f"  const long to = past < {nbytes}L ? past : {nbytes}L;\n"
+                f"  const long to = past < {size} ? past : {size};\n"
                 f"  __builtin_memcpy(b[{target}] + from, b[{source}] + from, to - from);\n"
                 "}\n"
             )
-            chunks = -(-nbytes // _CHUNK)
+            chunks = self._long(ceildiv(nbytes, _CHUNK))
             threads = f"threads < {self.threads} ? threads : {self.threads}"
             lines.append(
                 f"  if (b[{target}] != b[{source}]) "
-                f"ll_parallel_for({name}, (void *)b, {chunks}L, 1L, {threads});\n"
+                f"ll_parallel_for({name}, (void *)b, {chunks}, 1L, {threads});\n"
             )
-        return "".join(lines)
+        text = "".join(lines)
+        return f"  {{\n{self._declared_sizes()}{text}  }}\n" if text and self.sizes else text
 
     def _entry(self, nodes: Sequence[Node], suffix: str) -> str:
         self.lines, self.depth, self.declared = [], 1, [set()]
@@ -147,6 +149,10 @@ class _Renderer(StatementPrinter):
                 self.node(node)
         out, self.lines = self.lines, []
         return "\n".join(line for line in out if line.strip()) + "\n"
+
+    def _declared_sizes(self) -> str:
+        lines = self._size_values().split("\n") if self.sizes else []
+        return "".join(f"  {line}\n" for line in lines)
 
     def _size_values(self) -> str:
         """Declarations of the sizes that this call decides."""

@@ -35,7 +35,7 @@ from luminal_lab.codegen.tile import (
     walk,
 )
 from luminal_lab.errors import ScheduleError
-from luminal_lab.hlir.sizes import is_symbolic
+from luminal_lab.hlir.sizes import Dim, c_text, is_symbolic
 
 
 class StatementPrinter:
@@ -291,7 +291,7 @@ class StatementPrinter:
                 count = f", {p.count}" if p.count else ""
                 self.emit(f"const long {place} = {printer.index(s.index, p, places)};")
                 self.emit(
-                    f"if ({place} >= 0 && {place} + {n} <= {last}L) "
+                    f"if ({place} >= 0 && {place} + {n} <= {printer.long(last)}) "
                     f"ll_st{full}_{store}({base} + {place}, {name}{count});"
                 )
                 continue
@@ -302,15 +302,19 @@ class StatementPrinter:
             self.close()
 
     def _at_place(
-        self, s: Store, store: str, t: str, base: str, place: str, last: int, e: Expr
+        self, s: Store, store: str, t: str, base: str, place: str, last: Dim, e: Expr
     ) -> None:
         code = e.code
+        end = f"{last}UL" if isinstance(last, int) else self._unsigned(last)
         if s.scatter == "add":
             old = f"ll_get_{store}({base} + {place})"
             code = f"{old} {'|' if t == 'b' else '+'} {code}"
         self.emit(
-            f"if ((unsigned long){place} < {last}UL) ll_put_{store}({base} + {place}, {code});"
+            f"if ((unsigned long){place} < {end}) ll_put_{store}({base} + {place}, {code});"
         )
+
+    def _unsigned(self, n: Dim) -> str:
+        return f"(unsigned long){c_text(n, self.names.size)}"
 
     def _store(self, s: Store, printer: ValuePrinter) -> None:
         if s.scatter:
