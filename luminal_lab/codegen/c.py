@@ -194,7 +194,7 @@ class _Renderer(StatementPrinter):
             if not is_local(n):
                 c = C_TYPE[program.buffers[n].dtype.name]
                 if n in program.scratch:
-                    at = f"{base} + {self.offsets[n]}L"
+                    at = f"{base} + {self._long(self.offsets[n])}"
                     lines.append(f"{c} *const restrict {pointer} = ({c} *)({at});")
                     continue
                 # a buffer both read and written is listed once as each

@@ -17,7 +17,7 @@ from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
-from luminal_lab.search.execute import run_kernel
+from luminal_lab.search.execute import run_kernel, sized_kernel
 from luminal_lab.search.kernel_text import canonical
 from luminal_lab.search.target import Expected, Job, Measurement, Tolerance
 
@@ -92,9 +92,11 @@ def try_kernel(
     """
     plain, _, _ = canonical(kernel)
     assert isinstance(plain, Kernel)
-    inputs = random_inputs(plain, seed)
-    values = postorder(o.value for o in plain.outputs)
-    work = max(math.prod(plain.extents[a] for a in v.free) for v in values)
+    sizes = {s.name: s.hint for s in plain.symbols}
+    fixed = sized_kernel(plain, sizes)
+    inputs = random_inputs(fixed, seed)
+    values = postorder(o.value for o in fixed.outputs)
+    work = max(math.prod(fixed.extents[a] for a in v.free) for v in values)
     if work > _LARGEST:
         raise LuminalError(
             f"checking this kernel means computing {work:,} values in float64",
@@ -106,7 +108,7 @@ def try_kernel(
         if text is not None:
             # The compiler counts lines as the person sees them.
             code = replace(code, text=f'#line 1 "{code.entry}.c"\n{text}')
-        job = Job(plain, schedule, inputs, _expected(plain, inputs))
+        job = Job(plain, schedule, inputs, _expected(fixed, inputs), sizes=sizes)
         measurement = own.measure_code(job, code)
     finally:
         if target is None:
