@@ -62,7 +62,8 @@ def capture(
         module_or_fn: An `nn.Module`, a function of tensors, or an `ExportedProgram`.
         args: Example positional arguments; shapes and dtypes are taken from them.
         kwargs: Example keyword arguments.
-        dynamic_shapes: As for `torch.export.export`.
+        dynamic_shapes: As for `torch.export.export`. The sizes of the examples are the ones
+            that kernels are tuned for; a size is at least 1.
 
     Returns:
         The program in primitive ops. Weights are held by reference. Operators without a
@@ -281,6 +282,7 @@ def compile(
     args: Sequence[Any],
     kwargs: dict[str, Any] | None = None,
     *,
+    dynamic_shapes: Any = None,
     target: str = "cpu",
     budget: Budget | None = None,
     seed: int = 0,
@@ -291,6 +293,19 @@ def compile(
 ) -> Executable:
     """Capture, saturate, search and build in one call.
 
+    Arguments:
+        module_or_fn: As for `capture`, like the next two.
+        args: Example arguments; with `dynamic_shapes` their sizes are those tuned for.
+        kwargs: Example keyword arguments.
+        dynamic_shapes: Dims that may vary from call to call, as for `torch.export.export`: one
+            compilation serves their whole range.
+        target: Where it runs.
+        budget: How much to search.
+        seed: For the search.
+        rules: More rules, as for `saturate`.
+        freeze: Compute what depends on weights alone now.
+        progress: Show progress bars.
+
     Returns:
         A callable with the module's own signature and result structure. Its stages are at
         `exe.candidate` and `exe.candidate.hlir`.
@@ -300,7 +315,7 @@ def compile(
     >>> bool(torch.allclose(fn(torch.zeros(16)), torch.zeros(16)))
     True
     """
-    hlir = capture(module_or_fn, args, kwargs)
+    hlir = capture(module_or_fn, args, kwargs, dynamic_shapes)
     return compile_hlir(
         hlir,
         target=target,

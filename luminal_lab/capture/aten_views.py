@@ -213,26 +213,26 @@ def _slice_scatter(
 ) -> Tensor:
     dim = x.dim(dim)
     n = whole(x.shape[dim], "the dim of the slice")
-    start = _bounds(x, dim, start, end)[0]
+    first = _bounds(x, dim, start, end)[0]
     size = whole(src.shape[dim], "the slice")
     if size == n:
         return src.cast(x.dtype)
     if not size:
         return x
     i = x.graph.iota(Index.axis(out_axis(dim)), x.shape)
-    inside = i < start + (size - 1) * step + 1
-    if start:
-        inside = (i > start - 1) * inside
+    inside = i < first + (size - 1) * step + 1
+    if first:
+        inside = (i > first - 1) * inside
     spread = src.cast(x.dtype)
     if step > 1:
-        rest = x.graph.iota(Index.axis(out_axis(dim)) - start, x.shape)
+        rest = x.graph.iota(Index.axis(out_axis(dim)) - first, x.shape)
         inside = inside * F.is_zero(rest % step)
         wide = spread.unsqueeze(dim + 1).pad(
             [(0, step - 1 if d == dim + 1 else 0) for d in range(x.rank + 1)]
         )
         spread = wide.reshape((*src.shape[:dim], size * step, *src.shape[dim + 1 :]))
-    after = n - start - spread.shape[dim]
-    spread = spread.pad([(start, after) if d == dim else (0, 0) for d in range(x.rank)])
+    after = n - first - spread.shape[dim]
+    spread = spread.pad([(first, after) if d == dim else (0, 0) for d in range(x.rank)])
     return inside.where(spread, x)
 
 
