@@ -106,7 +106,7 @@ class _Cuts:
         """Cut `axis` at `stride`; whether that is new."""
         n = self.extents[axis]
         have = self.at.setdefault(axis, [])
-        if stride in (0, 1, n) or stride in have or not divides(stride, n):
+        if n == 0 or stride in (0, 1, n) or stride in have or not divides(stride, n):
             return False
         if any(not divides(q, stride) and not divides(stride, q) for q in have):
             self.conflicts.add((axis, stride))
@@ -164,8 +164,9 @@ def _edge_cuts(
                 cut((consumer, d.axis), d.start * (q // d.coef))
         # A concatenation of equal parts: the guard lets one part of the axis through.
         part = n // d.coef
-        whole = divides(d.coef, n) and divides(n, index.const)
-        if guarded and whole and _less(part, d.length):
+        if not guarded or n == 0 or not _less(part, d.length):
+            continue
+        if divides(d.coef, n) and divides(n, index.const):
             if divides(part, d.length):
                 cut((consumer, d.axis), d.start * part)
     return changed
