@@ -66,11 +66,12 @@ def _bounds(x: Tensor, dim: int, start: Any, end: Any) -> tuple[Any, Any]:
     """Start and end of a slice as PyTorch clamps them; the end is None for "to the end"."""
     start = 0 if start is None else as_dim(start)
     n = x.shape[x.dim(dim)]
-    if not isinstance(n, int) or not isinstance(start, int):
+    end = end if end is None else as_dim(end)
+    if any(not isinstance(x, int) for x in (n, start, 0 if end is None else end)):
         # PyTorch clamps a start to the dim; the length, which it announces, is clamped there
         return smallest(largest(start + n if at_least(-start, 1) else start, 0), n), None
     start = min(max(start + n if start < 0 else start, 0), n)
-    end = n if end is None else whole(end, "the end of the slice")
+    end = n if end is None else end
     return start, max(min(max(end + n if end < 0 else end, 0), n), start)
 
 
