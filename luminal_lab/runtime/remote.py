@@ -81,6 +81,7 @@ class Trial:
     inputs: Mapping[str, Packed | Recipe]
     expected: Mapping[str, PackedExpected]
     timed: bool = True
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ class Packer:
             )
             for n, e in job.expected.items()
         }
-        return Trial(kernel_text(job.kernel), job.schedule, inputs, expected, job.timed)
+        text = kernel_text(job.kernel)
+        return Trial(text, job.schedule, inputs, expected, job.timed, job.sizes)
 
     def _packed(self, tensor: Tensor) -> Packed:
         if id(tensor) not in self._known:
@@ -200,7 +202,8 @@ def _job(t: Trial, tensors: dict[int, Any]) -> Job:
         for n, e in t.expected.items()
     }
     inputs = {n: made(x) for n, x in t.inputs.items()}
-    return Job(parse_kernel(t.kernel), t.schedule, inputs, expected, t.timed)
+    kernel = parse_kernel(t.kernel)
+    return Job(kernel, t.schedule, inputs, expected, t.timed, sizes=t.sizes)
 
 
 # The measuring child of this process: starting one takes longer than a batch of small kernels.

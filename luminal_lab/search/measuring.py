@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +95,9 @@ class Measurer:
         self.timings = 0
         self.fingerprint = target.fingerprint()
         self.known: dict[str, _Known] = {}
-<<<<<<< HEAD
-        self._verifiers: dict[int, RegionVerifier] = {}
-        self._recent: dict[str, tuple[Any, Any, Any]] = {}  # by kernel text, the last few
-=======
         self.trials = trial_sizes(symbols_of(egraph.hlir).values())
         self._verifiers: dict[tuple[int, int], RegionVerifier] = {}
->>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
+        self._recent: dict[tuple[str, int], tuple[Any, Any, Any]] = {}  # the last few kernels
         self._forgetful = False
 
     @property
@@ -223,12 +220,16 @@ class Measurer:
             else:
                 todo.append((k, schedule))
         done = len(plan) - len(todo)
-<<<<<<< HEAD
         if not todo or (deadline is not None and time.monotonic() > deadline):
             return
-        jobs = _Jobs(len(todo), self._made(todo))
-        results = self.target.measure(jobs, deadline=deadline)
-        for measurement, (k, schedule) in zip(results, todo):
+        trials = [self._trials(k) for k, _ in todo]
+        jobs = _Jobs(sum(map(len, trials)), self._made(todo))
+        results = iter(self.target.measure(jobs, deadline=deadline))
+        for (k, schedule), sizes in zip(todo, trials):
+            each = list(itertools.islice(results, len(sizes)))
+            if len(each) < len(sizes):
+                break
+            measurement = _together(each, sizes)
             known = k.best
             k.tried.append((schedule, measurement))
             k.new = True
@@ -237,57 +238,32 @@ class Measurer:
                 self._remember(k, schedule, measurement)
             done += 1
             progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+        next(results, None)  # a generator that ends by itself keeps what it works with
         self._recent.clear()
 
-    def _made(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
-=======
-        for start in range(0, len(todo), _BATCH):
-            if deadline is not None and time.monotonic() > deadline:
-                return
-            batch = todo[start : start + _BATCH]
-            jobs = list(self._jobs(batch))
-            made = iter(self.target.measure([job for each in jobs for job in each]))
-            for (k, schedule), each in zip(batch, jobs):
-                measurement = _together([next(made) for _ in each], each)
-                known = k.best
-                k.tried.append((schedule, measurement))
-                k.new = True
-                self.timings += 1
-                if not again or k.best is not known:  # a slower repetition says nothing
-                    self._remember(k, schedule, measurement)
-                done += 1
-                progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
-            for _ in made:  # a generator that ends by itself keeps what it works with
-                pass
+    def _trials(self, k: _Known) -> Sequence[Mapping[str, int]]:
+        """The sizes at which a kernel is verified; it is timed at the first ones."""
+        return self.trials if k.step.kernel.symbols else ({},)
 
-    def _jobs(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[list[Job]]:
->>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
+    def _made(self, todo: Sequence[tuple[_Known, Any]]) -> Iterator[Job]:
         """The jobs for which there is time to compute what they must give."""
         for k, schedule in todo:
             try:
-                yield self._job(k, schedule)
+                for trial in range(len(self._trials(k))):
+                    yield self._job(k, schedule, trial)
             except OutOfTime:
                 return
 
-<<<<<<< HEAD
-    def _job(self, k: _Known, schedule: Any) -> Job:
-        text = k.step.text
-        if text not in self._recent:  # its schedules follow each other
-            verifier = self.verifier(k.region)
-            self._recent[text] = (*verifier.job(k.step), verifier.recipes(k.step))
+    def _job(self, k: _Known, schedule: Any, trial: int = 0) -> Job:
+        key = (k.step.text, trial)
+        if key not in self._recent:  # its schedules follow each other
+            verifier = self.verifier(k.region, trial)
+            self._recent[key] = (*verifier.job(k.step), verifier.recipes(k.step))
             if len(self._recent) > _RECENT:
                 del self._recent[next(iter(self._recent))]
-        inputs, expected, recipes = self._recent[text]
-        return Job(k.step.kernel, schedule, inputs, expected, recipes=recipes)
-=======
-    def _job(self, k: _Known, schedule: Any) -> list[Job]:
-        """The timed job; for a kernel that takes sizes also ones that verify it at others."""
-        out = []
-        for n, symbols in enumerate(self.trials if k.step.kernel.symbols else ({},)):
-            inputs, expected = self.verifier(k.region, n).job(k.step)
-            out.append(Job(k.step.kernel, schedule, inputs, expected, n == 0, symbols))
-        return out
->>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
+        inputs, expected, recipes = self._recent[key]
+        sizes = self._trials(k)[trial]
+        return Job(k.step.kernel, schedule, inputs, expected, trial == 0, recipes, sizes)
 
     def verifier(self, region: int, trial: int = 0) -> RegionVerifier:
         """What the kernels of a region must compute, at one of the sizes that are tried."""
@@ -357,7 +333,6 @@ class Measurer:
         return calibration([(k.best[1].median or 0.0, k.step.seconds) for k in known if k.best])
 
 
-<<<<<<< HEAD
 class _Jobs:
     """Jobs that are made when they are taken; their number is known before."""
 
@@ -369,7 +344,8 @@ class _Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return self.jobs
-=======
+
+
 def trial_sizes(symbols: Iterable[Symbol]) -> tuple[dict[str, int], ...]:
     """Sizes at which kernels are verified: first the hints, then the least and odd ones."""
     symbols = sorted(symbols)
@@ -378,14 +354,15 @@ def trial_sizes(symbols: Iterable[Symbol]) -> tuple[dict[str, int], ...]:
     return tuple(t for k, t in enumerate(trials) if t not in trials[:k])
 
 
-def _together(measured: Sequence[Measurement], jobs: Sequence[Job]) -> Measurement:
+def _together(
+    measured: Sequence[Measurement], sizes: Sequence[Mapping[str, int]]
+) -> Measurement:
     """The measurement at the hints, unless the kernel is wrong at other sizes."""
-    for one, job in zip(measured, jobs):
+    for one, at in zip(measured, sizes):
         if not one.ok:
-            where = ", ".join(f"{name}={n}" for name, n in job.sizes.items())
+            where = ", ".join(f"{name}={n}" for name, n in at.items())
             return replace(one, message=f"at {where}: {one.message}") if where else one
     return measured[0]
->>>>>>> 6557dcd (Verify kernels that take sizes at several sizes)
 
 
 def _too_large(step: Step) -> Measurement | None:
