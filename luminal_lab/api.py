@@ -305,6 +305,7 @@ def compile(
         rules: More rules, as for `saturate`.
         freeze: Compute what depends on weights alone now.
         progress: Show progress bars.
+        executor: As for `search`.
 
     Returns:
         A callable with the module's own signature and result structure. Its stages are at
