@@ -76,7 +76,8 @@ print(next(iter(here.records)))
 # In your own code this is `ll.search(egraph, budget, executor=client)`.
 
 # %%
-cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+options = {"dashboard_address": None, "silence_logs": "CRITICAL"}
+cluster = LocalCluster(n_workers=2, threads_per_worker=1, **options)
 client = Client(cluster)
 with CpuTarget(executor=client) as target:
     there = search(egraph, budget, 0, target, database=Database(":memory:"))
@@ -117,7 +118,7 @@ with CpuTarget(executor=client) as target:
 # %%
 len(killed), again.table()[columns].equals(here.table()[columns])
 
-# %%
+# %% tags=["nbval-ignore-output"]
 client.close()
 cluster.close()
 
