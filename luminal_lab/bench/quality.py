@@ -164,7 +164,7 @@ def judge(graph: Graph, target: Any, database: Database) -> Quality:
         for t, k in measurer.known.items()
         if (m := records[t].measurement.median) is not None and not k.step.constant  # type: ignore[union-attr]
     ]
-    outcomes = results[0].rejections()["count"].to_list()
+    outcomes = results[0].rejections().table()["count"].to_list()
     return Quality(
         name,
         sum(len(r.listed) for r in regions),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from graphviz import Digraph
     from pandas import DataFrame
 
+    from luminal_lab.search.differences import CandidateDiff
+
 
 @dataclass(frozen=True)
 class LibraryKernel:
@@ -201,9 +203,13 @@ class Candidate:
         """Kernels and the buffers between them, as DOT."""
         return _text().dot(self)
 
-    def diff(self, other: Candidate) -> str:
-        """What differs from another candidate: kernels only here, only there, and shared."""
-        return _text().difference(self, other)
+    def diff(self, other: Candidate) -> CandidateDiff:
+        """What differs from another candidate, as text with more to ask.
+
+        `.table()` has the kernels that are shared, merged and split, `.values()` what is stored
+        in one and computed in place or recomputed in the other, `.graph()` both side by side.
+        """
+        return import_module("luminal_lab.search.differences").diff(self, other)
 
     def save(self, path: str | Path) -> None:
         """Write it with its program and weights, in one file.

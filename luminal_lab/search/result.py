@@ -14,16 +14,17 @@ from luminal_lab import files
 from luminal_lab.errors import SearchError
 from luminal_lab.search.budget import Budget
 from luminal_lab.search.candidate import Candidate
-from luminal_lab.search.candidate_text import title
-from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.finalists import Finalist
-from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.machine import Machine
 from luminal_lab.search.replay import Origin
 from luminal_lab.search.target import Measurement
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from luminal_lab.egraph.egraph import EGraph
+    from luminal_lab.search.rejections import Rejections
+    from luminal_lab.search.why import Why
 
 _FORMAT = 2  # of a saved result
 # What of a result is saved as it is.
@@ -128,6 +129,7 @@ class Result:
     origin: Origin | None = None
     seconds: float = 0.0
     _make: Callable[[int], Candidate] | None = field(default=None, repr=False, compare=False)
+    _egraph: EGraph | None = field(default=None, repr=False, compare=False)
 
     @property
     def candidates(self) -> Sequence[Candidate]:
@@ -192,59 +194,33 @@ class Result:
             )
         return pd.DataFrame(rows)
 
-    def rejections(self) -> DataFrame:
-        """How many genomes ended how; the counts add up to all that were considered."""
-        import pandas as pd
+    def rejections(self) -> Rejections:
+        """What became of all genomes: `.table()` of counts by reason, `.cases(reason)`.
 
-        reasons = sorted(self.rejected.items(), key=lambda p: (-p[1], p[0]))
-        kept = self.considered - sum(self.rejected.values())
-        return pd.DataFrame([*reasons, ("accepted", kept)], columns=["reason", "count"])
+        The counts add up to all that were considered. A case says which candidate or kernel,
+        what was said, and, where it is known, the rule that is to blame with the smallest
+        instance on which it fails.
+        """
+        return import_module("luminal_lab.search.rejections").rejections(self)
 
-    def why(self, candidate: Candidate | None = None) -> DataFrame:
-        """Where a candidate's time goes, and what each kernel replaces in the runner-up.
+    def why(self, candidate: Candidate | None = None) -> Why:
+        """Where a candidate's time goes, and what each of its choices saves.
 
         Arguments:
             candidate: One of `candidates`; the best one when None.
 
         Returns:
-            One row per kernel: its calls, predicted and measured time, share of the total, what
-            bounds it, and whether the runner-up (`.attrs["runner_up"]`) has it too. What it
-            saves against the runner-up is in `.attrs["saved_ms"]` (predicted).
+            An object with `.table()` (the kernels: calls, predicted and measured time, share,
+            what bounds it, whether the runner-up has it too) and `.choice_table()` (each choice
+            in which the runner-up differs, and the time that it alone saves).
         """
-        import pandas as pd
-
-        mine = candidate or self.best
-        other = next((c for c in self.candidates if c.name != mine.name), None)
-        theirs = {kernel_text(k) for k in other.kernels} if other else set()
-        rows = []
-        for k, kernel in enumerate(mine.kernels):
-            calls = sum(c.kernel == k and not c.at_build for c in mine.calls)
-            record = self.records.get(kernel_text(kernel))
-            median = record.measurement.median if record and record.measurement else None
-            predicted = mine.predicted[k] if mine.predicted else float("nan")
-            rows.append(
-                {
-                    "kernel": k,
-                    "computes": title(kernel),
-                    "calls": calls,
-                    "predicted_ms": predicted * calls * 1e3,
-                    "measured_ms": float("nan") if median is None else median * calls * 1e3,
-                    "share": predicted * calls / max(mine.seconds, 1e-30),
-                    "bound": kernel_cost(kernel, self.machine).bound,
-                    "in_runner_up": kernel_text(kernel) in theirs,
-                    "rules": ", ".join(kernel.rules),
-                }
-            )
-        table = pd.DataFrame(rows)
-        if other is not None:
-            table.attrs["runner_up"] = other.name
-            table.attrs["saved_ms"] = (other.seconds - mine.seconds) * 1e3
-        return table
+        # By name: it imports this module's neighbours, which import this one.
+        return import_module("luminal_lab.search.why").why(self, candidate)
 
     def text(self) -> str:
         """The table and the rejections as text."""
         lines = [repr(self), "", self.table().to_string(index=False), ""]
-        return "\n".join([*lines, self.rejections().to_string(index=False)])
+        return "\n".join([*lines, self.rejections().table().to_string(index=False)])
 
     def graph(self) -> Any:
         """The best candidate's graph."""
@@ -336,13 +312,16 @@ class Result:
             data["best"] = Candidate.get(archive)
             return Result(**data)
 
-    def with_programs(self, make: Callable[[int], Candidate]) -> Result:
+    def with_programs(
+        self, make: Callable[[int], Candidate], egraph: EGraph | None = None
+    ) -> Result:
         """The same result, whose `candidates` are all of them and not only the best one.
 
         Arguments:
             make: The program of the k-th rows.
+            egraph: What was searched; `why` compares choices in it.
         """
-        return replace(self, _make=make)
+        return replace(self, _make=make, _egraph=egraph or self._egraph)
 
 
 def _tuples(data: Any) -> Any:

@@ -163,7 +163,7 @@ class Search:
                 self.assembler.candidate(rows), self.assembler, result.records
             )
 
-        return result.with_programs(program)
+        return result.with_programs(program, self.egraph)
 
     @property
     def _ended(self) -> bool:
@@ -427,6 +427,7 @@ class Search:
             origin=replaying.Origin.of(self.egraph),
             seconds=self.clock.seconds,
             _make=self._program,
+            _egraph=self.egraph,
         )
 
     def _candidate(self, chosen: Sequence[Individual]) -> Candidate:

@@ -10,6 +10,7 @@ import graphviz
 
 from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
 from luminal_lab.search.candidate import Call, Candidate, LibraryKernel
+from luminal_lab.search.differences import CandidateDiff
 from luminal_lab.views import diff, units
 from luminal_lab.views.html import (
     Figure,
@@ -365,6 +366,13 @@ def call_table(candidate: Candidate) -> Html:
 
 def difference(a: Candidate, b: Candidate) -> Figure:
     """Two candidates side by side: graphs, then kernels line by line."""
+    found = a.diff(b)
+    return Figure(difference_html(found), str(found))
+
+
+def difference_html(found: CandidateDiff) -> Html:
+    """Two candidates: graphs, what became of each kernel and value, formulas line by line."""
+    a, b = found.left, found.right
     sides = []
     for one in (a, b):
         known = bool(one.predicted) and math.isfinite(one.seconds)
@@ -380,7 +388,21 @@ def difference(a: Candidate, b: Candidate) -> Figure:
             )
         )  # fmt: skip
     lines = diff.side_by_side(_formulas(a), _formulas(b), a.name, b.name)
-    return Figure(fragment(card("Two candidates", columns(*sides), lines)), a.diff(b))
+    kernels = [
+        [r["candidate"], f"k{r['kernel']}", r["status"], r["with"], r["computes"]]
+        for r in found.table().to_dict("records")
+    ]
+    head = [("candidate", "code"), ("", "code"), "status", ("with", "code"), "computes"]
+    parts = [table(head, kernels, label="kernels of both", all_at=".table()")]
+    values = [
+        [f"%{r['node']}", r["op"], r["left"], r["right"]]
+        for r in found.values().to_dict("records")
+    ]
+    if values:
+        head = [("node", "code"), "op", a.name, b.name]
+        parts.append(el("h4", "What is stored or computed differently"))
+        parts.append(table(head, values, label="values", all_at=".values()"))
+    return fragment(card("Two candidates", columns(*sides), *parts, lines))
 
 
 def _formulas(candidate: Candidate) -> str:

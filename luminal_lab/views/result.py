@@ -148,7 +148,7 @@ def _status(row: Row, winner: bool) -> Html:
 def rejection_table(result: Result) -> Html:
     """How many genomes ended how; the counts add up."""
     rows = []
-    for reason, count in result.rejections().itertuples(index=False):
+    for reason, count in result.rejections().table().itertuples(index=False):
         share = count / result.considered if result.considered else 0.0
         rows.append([reason, f"{count:,}", el("span", f"{share:.0%}", meter(share))])
     rows.append([el("b", "total"), el("b", f"{result.considered:,}"), ""])

@@ -165,7 +165,7 @@ def test_an_unsound_rule_is_caught_and_named():
     wrong = [r for r in result.rows if r.reason == "wrong"]
     assert wrong
     assert {r.rule for r in wrong} == {"wrong-root"}
-    table = result.rejections().set_index("reason")["count"]
+    table = result.rejections().table().set_index("reason")["count"]
     assert table["wrong (rule wrong-root)"] == len(wrong)
     assert table.sum() == result.considered
     assert "is not" in result.instances["wrong-root"]  # the smallest instance that shows it

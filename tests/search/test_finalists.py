@@ -71,7 +71,7 @@ def test_a_wrong_finalist_is_rejected_and_counted(block):
     assert table.loc[wrong[0], "status"] == "rejected"
     assert table.loc[wrong[0], "reason"] == "wrong"
     assert result.best.name != wrong[0]
-    counted = result.rejections().set_index("reason")["count"]
+    counted = result.rejections().table().set_index("reason")["count"]
     assert counted["wrong"] == 1
     assert counted.sum() == result.considered
 

@@ -56,7 +56,7 @@ def test_each_strategy_finds_the_one_kernel_form(attention, strategy):
 def test_rejections_add_up(block):
     for effort, target in (("none", None), ("quick", FakeTarget())):
         result = search(block, Budget(effort), target=target, database=Database(":memory:"))
-        table = result.rejections()
+        table = result.rejections().table()
         assert table["count"].sum() == result.considered
         accepted = int(table.set_index("reason")["count"]["accepted"])
         assert accepted == sum(r.status != "rejected" for r in result.rows)
@@ -73,7 +73,7 @@ for effort, name in (("none", "block"), ("quick", "causal")):
     database = Database(":memory:")
     result = search(egraph, Budget(effort), int(sys.argv[1]), FakeTarget(), database=database)
     print(result.table().drop(columns=["predicted_ms", "measured_ms", "iqr_ms"]).to_csv())
-    print(result.best.name, result.considered, result.rejections().to_csv())
+    print(result.best.name, result.considered, result.rejections().table().to_csv())
 """
 
 
@@ -175,7 +175,7 @@ def test_seconds_bound_the_measuring(block):
 
 def test_candidates_over_the_memory_budget_are_rejected(block):
     tight = search(block, Budget("none", memory=6000))
-    assert tight.rejections().set_index("reason")["count"]["over memory"] > 0
+    assert tight.rejections().table().set_index("reason")["count"]["over memory"] > 0
     assert len(tight.rows) > 0
     with pytest.raises(SearchError, match="over memory"):
         search(block, Budget("none", memory=16))
@@ -206,7 +206,7 @@ def test_a_result_can_be_saved_and_loaded(block, tmp_path):
     again = Result.load(tmp_path / "result.json")
     assert again.table().equals(result.table())
     assert again.best == result.best
-    assert again.rejections().equals(result.rejections())
+    assert again.rejections().table().equals(result.rejections().table())
     assert again.records == result.records
     assert len(again.candidates) == 1
     assert "0 only here" in result.diff(again)
@@ -219,10 +219,19 @@ def test_a_result_explains_itself(block):
     result = search(block, Budget("quick"), target=FakeTarget(), database=Database(":memory:"))
     assert "genomes" in repr(result)
     assert len(result.text()) > 500
-    why = result.why()
+    found = result.why()
+    why = found.table()
     assert list(why["kernel"]) == list(range(len(result.best.kernels)))
     assert abs(why["share"].sum() - 1) < 1e-6
     assert why.attrs["runner_up"] != result.best.name
+    assert found.choices
+    assert {c.kind for c in found.choices} <= {"storage", "producer", "form"}
+    assert all((c.predicted is None) == bool(c.note) for c in found.choices)
+    assert found.choice_table().shape[0] == len(found.choices)
+    assert set(found._repr_mimebundle_()) == {"text/plain", "text/html"}
+    rejected = result.rejections()
+    assert rejected.total == result.considered
+    assert set(rejected._repr_mimebundle_()) == {"text/plain", "text/html"}
     assert len(result.candidates) == len(result.rows)
     assert result.candidates[0].seconds <= result.candidates[-1].seconds
     assert set(result._repr_mimebundle_()) == {"text/plain", "text/html"}

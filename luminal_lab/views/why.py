@@ -1,0 +1,70 @@
+"""Why a candidate: its kernels, and what each of its choices saves."""
+
+from __future__ import annotations
+
+from luminal_lab.search.why import Why
+from luminal_lab.views import units
+from luminal_lab.views.html import Html, card, el, facts, fragment, meter, table
+
+
+def to_html(found: Why) -> Html:
+    """The answer as HTML."""
+    return fragment(card(f"Why candidate {found.candidate.name}", *body(found)))
+
+
+def body(found: Why) -> list[Html]:
+    """The content of `to_html`."""
+    rows = [
+        [
+            f"k{k['kernel']}",
+            k["computes"],
+            f"{k['calls']:,}",
+            units.seconds(k["predicted_ms"] / 1e3),
+            _known(k["measured_ms"]),
+            el("span", f"{k['share']:.0%}", meter(k["share"])),
+            k["bound"],
+            "yes" if k["in_runner_up"] else "no",
+        ]
+        for k in found.kernels
+    ]
+    head = [("", "code"), "kernel", ("calls", "num"), ("predicted", "num"),
+            ("measured", "num"), ("share", "num"), "bound by", "in the runner-up"]  # fmt: skip
+    out = [table(head, rows, label="kernels", all_at=".table()")]
+    if found.runner_up:
+        saved = units.seconds(abs(found.saved)) if found.saved is not None else None
+        word = "less" if (found.saved or 0.0) < 0 else "more"
+        out.append(
+            facts(
+                [
+                    (found.runner_up, "is the best other candidate"),
+                    (saved, f"{word} there, predicted"),
+                ]
+            )
+        )
+    if found.choices:
+        rows = [
+            [
+                c.what,
+                el("code", c.mine),
+                el("code", c.theirs),
+                _signed(c.predicted) if c.predicted is not None else el("span", c.note,
+                                                                        class_="muted"),
+                _signed(c.measured) if c.measured is not None else None,
+            ]
+            for c in found.choices
+        ]  # fmt: skip
+        head = ["choice", "here", "in the runner-up", ("saves alone, predicted", "num"),
+                ("measured", "num")]  # fmt: skip
+        out.append(el("h4", "What each choice saves, changed alone"))
+        out.append(table(head, rows, label="choices", all_at=".choice_table()"))
+    if found.note:
+        out.append(el("p", found.note, class_="muted"))
+    return out
+
+
+def _known(ms: float) -> str | None:
+    return None if ms != ms else units.seconds(ms / 1e3)
+
+
+def _signed(seconds: float) -> str:
+    return ("−" if seconds < 0 else "") + units.seconds(abs(seconds))
