@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -220,7 +220,7 @@ class Stepping(Iterator[Step]):
 
     # ------------------------------------------------------------------------------ running
 
-    def _iterate(self) -> Iterator[Step]:
+    def _iterate(self) -> Generator[Step, None, None]:
         began = time.perf_counter()
         regions = self.program.regions
         with Child() as child:
