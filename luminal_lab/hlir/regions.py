@@ -3,18 +3,23 @@
 Saturation and search cost what the *distinct* code of a program costs. Blocks are found by
 module path: `encoder.layer.3` is the outermost prefix that ends in a number and whose nodes
 equal those of a sibling (by structural hash, so that layers that only look alike stay apart).
-What is in no block lies between two of them, in a segment of its own.
+Loops that were unrolled without such paths (functions, recurrences) show as a repetition of
+equal nodes. What is in no block lies between two of them, in a segment of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
+from luminal_lab.hlir.compare import local_text
 from luminal_lab.hlir.extract import Copies, Extract, Flow, copies_of, extract
 from luminal_lab.hlir.graph import Hlir, NodeId
+from luminal_lab.hlir.repeats import SHORTEST, repeats
 
 if TYPE_CHECKING:
     import pandas
@@ -206,8 +211,59 @@ def _blocks(copies: Copies, flow: Flow, cut: _Cuts) -> list[_Block]:
         free = [b for b in free if not set(names) & set(_prefixes(b.name))]
         keys = [b.key for b in (*free, *chosen)]
         chosen += [b for b in free if keys.count(b.key) > 1]
+    chosen += _unrolled(hlir, chosen, flow, cut)
     chosen.sort(key=lambda b: b.members[0])
     return _without_cycles(_with_copies(copies, chosen), flow)
+
+
+def _unrolled(hlir: Hlir, chosen: Sequence[_Block], flow: Flow, cut: _Cuts) -> Iterator[_Block]:
+    """Repeats among the nodes that are in no block yet: loops without module paths."""
+    taken = {n for b in chosen for n in b.members}
+    rest = [n for n in range(len(hlir.nodes)) if not flow.by_use[n]]
+    pieces: list[list[NodeId]] = [[]]
+    for n in rest:
+        if n in taken:
+            pieces.append([])
+        elif hlir.nodes[n].op != "Input":
+            pieces[-1].append(n)
+    known: dict[NodeId, str] = {}
+    number = 0
+    for nodes in pieces:
+        if len(nodes) < 2 * min(SHORTEST.values()):
+            continue
+        labels = [_label(hlir, n, flow, known) for n in nodes]
+        for start, period, count in repeats(labels, _live(nodes, flow)):
+            parts = [
+                tuple(nodes[start + k * period : start + (k + 1) * period])
+                for k in range(count)
+            ]
+            keys = [cut(p).key for p in parts]
+            equal = [k for k in range(count) if keys.count(keys[k]) > 1]
+            yield from (_Block(f"repeat {number}.{k}", parts[k], keys[k]) for k in equal)
+            number += bool(equal)
+
+
+def _label(hlir: Hlir, n: NodeId, flow: Flow, known: dict[NodeId, str]) -> str:
+    """What a node is, with the constants and index arithmetic that it reads."""
+    if n not in known:
+        node = hlir.nodes[n]
+        if node.op == "Input":
+            return f"{node.dtype}{node.shape}"
+        below = (o.node for o in node.operands if flow.by_use[o.node])
+        parts = [local_text(node), *(_label(hlir, m, flow, known) for m in below)]
+        known[n] = parts[0] if len(parts) == 1 else sha256(repr(parts).encode()).hexdigest()
+    return known[n]
+
+
+def _live(nodes: Sequence[NodeId], flow: Flow) -> list[int]:
+    """How many values a border before each of some nodes would have to pass on."""
+    place = {n: k for k, n in enumerate(nodes)}
+    change = [0] * (len(nodes) + 2)
+    for k, n in enumerate(nodes):
+        last = max((place[u] for u in flow.users[n] if u in place), default=k)
+        change[k + 1] += 1
+        change[last + 1] -= 1
+    return list(accumulate(change))[: len(nodes) + 1]
 
 
 def _prefixes(module: str) -> list[str]:

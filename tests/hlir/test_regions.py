@@ -380,3 +380,37 @@ def test_residual_stages_have_one_block_each():
     regions = [i.region for i in program.instances]
     assert regions[1] == regions[2]
     assert regions[4] == regions[5]
+
+
+def test_loops_without_module_paths_are_found():
+    def program(steps: int) -> Hlir:
+        g = Graph()
+        x = g.input("x", (4, 6), F32).unary("Sin")
+        for k in range(steps):
+            x = block(g, x, f"f{k}", scale=0.5)
+            x = block(g, x, f"g{k}", scale=0.25)
+        return g.finish(x.unary("Sin"))
+
+    program_ = faithful(program(5))
+    names = [i.name for i in program_.instances]
+    assert names == [
+        "before repeat 0.0",
+        *(f"repeat 0.{k}" for k in range(5)),
+        "after repeat 0.4",
+    ]
+    assert len({i.region for i in program_.instances[1:-1]}) == 1
+    assert len(faithful(program(9)).regions) == len(program_.regions)
+    whole = partition(program(5), regions=False)
+    assert [i.name for i in whole.instances] == ["program"]
+
+
+def test_a_run_is_cut_where_least_crosses():
+    from luminal_lab.hlir.repeats import repeats
+
+    period = [f"op{k}" for k in range(30)]
+    labels = ["head", *period[20:], *period * 4, *period[:5], "tail"]
+    live = [3] * (len(labels) + 1)
+    for k in range(5):
+        live[1 + 10 + 30 * k] = 1
+    assert repeats(labels, live) == [(11, 30, 4)]
+    assert repeats(list(range(200)), [1] * 201) == []
