@@ -16,6 +16,8 @@ class Effort:
 
     Arguments:
         evaluations: Genomes that are looked at, at most.
+        work: Evaluations times e-nodes of the region, summed over the regions: an evaluation of
+            a large region takes longer, so fewer are made.
         wider: How many of them after the descents from the seeds have ended.
         kept: Distinct candidates that the table lists.
         measured: How many of those have their kernels verified and timed.
@@ -26,6 +28,7 @@ class Effort:
     """
 
     evaluations: int
+    work: int
     wider: int
     kept: int
     measured: int
@@ -36,13 +39,28 @@ class Effort:
 
 EFFORTS: dict[str, Effort] = {
     "none": Effort(
-        evaluations=2000, wider=200, kept=16, measured=0, schedules=0, timings=0, finalists=0
+        evaluations=2000,
+        work=2_000_000,
+        wider=200,
+        kept=16,
+        measured=0,
+        schedules=0,
+        timings=0,
+        finalists=0,
     ),
     "quick": Effort(
-        evaluations=6000, wider=1500, kept=32, measured=6, schedules=4, timings=96, finalists=4
+        evaluations=6000,
+        work=10_000_000,
+        wider=1500,
+        kept=32,
+        measured=6,
+        schedules=4,
+        timings=96,
+        finalists=4,
     ),
     "full": Effort(
         evaluations=30000,
+        work=100_000_000,
         wider=10000,
         kept=128,
         measured=48,

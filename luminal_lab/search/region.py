@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from luminal_lab.hlir.sizes import hint
@@ -266,6 +266,13 @@ class RegionSearch:
             return Genome(g.choice, tuple(place), g.producer), changed
         place[c] = not place[c]
         return Genome(g.choice, tuple(place), g.producer), 1 << c | self.space.holders[c]
+
+    def dearest(self, one: Individual) -> Callable[[int], float]:
+        """Of a class, the seconds of the dearest kernel of an individual that depends on it."""
+        constants = self.kernels.constants(one.extraction)
+        bodies = [(self.body_seconds(b, constants), b.mask) for b in one.extraction.bodies]
+        bodies.sort(reverse=True)
+        return lambda c: next((s for s, mask in bodies if mask >> c & 1), 0.0)
 
     def settled(
         self, one: Individual, move: tuple[str, int, int], online: bool = False

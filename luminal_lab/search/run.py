@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SMALL = 64  # regions with so few moves are first explored exhaustively
 _IDLE = 400  # random genomes in a row that bring nothing new end a sampling
+FEW = 64  # evaluations of a region at least
 _REPORT = 16  # evaluations between two progress events
 
 
@@ -213,7 +214,8 @@ class Search:
 
     def _steps(self, region: RegionSearch, rng: random.Random) -> Iterator[None]:
         level = self.budget.level
-        limit = region.considered + level.evaluations
+        share = level.work // len(self.regions) // max(region.space.part.size, 1)
+        limit = region.considered + max(min(level.evaluations, share), FEW)
         if self.clock.over:  # something has to run all the same
             region.seeds()
             yield

@@ -81,7 +81,10 @@ def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:
 
 
 def _descend(search: RegionSearch, start: Individual, online: bool) -> Iterator[None]:
-    """Take improving moves: of what is stored until none is left, then of members; repeat."""
+    """Take improving moves: of what is stored until none is left, then of members; repeat.
+
+    Moves that touch the dearest kernels come first.
+    """
     current = start
     while True:
         before = current
@@ -110,7 +113,9 @@ def _better(other: Individual | None, than: Individual) -> TypeGuard[Individual]
 def _moves_of(
     search: RegionSearch, one: Individual, kinds: tuple[str, ...]
 ) -> list[tuple[str, int, int]]:
-    return [m for m in [*search.moves(one), *search.swaps(one)] if m[0] in kinds]
+    moves = [m for m in [*search.moves(one), *search.swaps(one)] if m[0] in kinds]
+    dear = search.dearest(one)
+    return sorted(moves, key=lambda m: -dear(m[2] if m[0] == "swap" else m[1]))
 
 
 def sampling(search: RegionSearch, rng: random.Random) -> Iterator[None]:
