@@ -137,6 +137,7 @@ class Lowering:
         stmts = staging.hoist(list(self.body.stmts), self)
         stmts = staging.keep_values(stmts, self)
         stmts = staging.keep_results(staging.stage_products(stmts, self), self)
+        stmts = staging.pack_constants(stmts, self)
         self.everything = stmts
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)

@@ -245,6 +245,31 @@ def _stage_left(p: Product, s: Stmt, out: list[Stmt], made: dict, low: Lowering)
     return _stage(v, layout, "a", out, made, low)
 
 
+def pack_constants(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
+    """Lay out the constants of what is no product so that its vector axis is innermost.
+
+    A depthwise filter `w[c, ky, kx]` that is used along `c` would else be gathered.
+    """
+    out: list[Stmt] = []
+    made: dict[tuple, Value] = {}
+    for s in stmts:
+        body = replace(low.body, stmts=tuple(stmts), extents=low.extents)
+        axis = None if s.name in low.products else analysis.vector_axis(s, body, low.last)
+        by: dict[Value, Value] = {}
+        for v in analysis.loads(s) if axis and s.name not in low.build_names else ():
+            if v.args or len(v.attrs) > 2 or not is_constant(v, low.body) or v.dtype is not F32:
+                continue
+            few = analysis.points(v.free, low.extents) * 4 <= analysis.points(
+                s.space, low.extents
+            )
+            if few and axis in v.free and (terms.coefficient(v, axis) or 0) > 1:
+                order = sorted(v.free - {axis}, key=lambda a: -(terms.coefficient(v, a) or 0))  # noqa: B023
+                layout = (*((a, 1) for a in order), (axis, 1))
+                by[v] = _stage(v, layout, "w", out, made, low)
+        out.append(s.map(lambda v, by=by: terms.replace_terms(v, by)))
+    return out
+
+
 def keep_results(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
     """Write a product to memory once, at the end of its tile, with what all its readers add.
 

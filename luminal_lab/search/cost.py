@@ -134,6 +134,7 @@ class _Body:
         self.inline = self._inline_costs()
         self.innermost = self._contiguous()
         self.dots = self._dots()
+        self.around = self._around()
         self.constant = self._constant()
         self.part_of = self._masked_axes()
         reading: set[Value] = set()  # what depends on memory
@@ -174,8 +175,9 @@ class _Body:
         for v in self.order:
             found = frozenset[str]().union(*(out[a] for a in v.args))
             if v.op == "load" and v.attrs[1]:
-                last = v.attrs[1][-1]
-                found |= {a for a in last.axes if last.coef(a) == 1}
+                strides = self.kernel.buffers[v.attrs[0]].element_strides
+                for i, stride in zip(v.attrs[1], strides, strict=True):
+                    found |= {a for a in i.axes if i.coef(a) * stride == 1}
             out[v] = found
         return out
 
@@ -224,6 +226,13 @@ class _Body:
                         out[d] = min(out[d], ROW_DOT)
             beneath[v] = inner
         return out
+
+    def _around(self) -> frozenset[str]:
+        """Output axes that no product has: they are looped around the products."""
+        if not self.dots:
+            return frozenset()
+        taken = frozenset[str]().union(*(a.free for v in self.dots for a in v.args))
+        return frozenset(a for a in self.out_set - taken if self.extents[a] > 1)
 
     def _dot_rate(self, v: Value, length: float) -> float | None:
         factors = _factors(v)
@@ -375,6 +384,8 @@ class _Body:
         at = v.free & self.out_set
         threads = self.machine.threads
         serial = threads / min(threads, max(1.0, self.points(at)))
+        if self.around - v.free:  # a loop around all products
+            serial *= self.points(self.around - v.free)
         if at in hoisted and (at == self.out_set or self._held_bytes(v) <= self.machine.l2):
             return serial
         return max(self._tiles(at), serial)
@@ -447,7 +458,10 @@ class _Body:
         vector of partial ones; otherwise a vector holds neighbouring results.
         """
         lanes = self.machine.lanes(v.dtype.bytes)
-        return FOLD * lanes * points if bound_axis(v) in self.innermost[v.args[0]] else 0.0
+        axis = bound_axis(v)
+        if axis not in self.innermost[v.args[0]] or self.extents[axis] < lanes:
+            return 0.0  # (a few neighbours are summed one by one)
+        return FOLD * lanes * points
 
     def _is_dot_product(self, v: Value) -> bool:
         if not hasattr(self, "_products"):

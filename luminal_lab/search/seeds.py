@@ -14,6 +14,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from luminal_lab.egraph.planes import window_axes
 from luminal_lab.hlir.ops import REDUCTIONS
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.cost import SPECIAL, VECTOR
@@ -174,6 +175,33 @@ def reductions_stored(space: Space) -> tuple[bool, ...]:
     return tuple(place)
 
 
+def sums_and_images(space: Space) -> tuple[bool, ...]:
+    """Store whole sums, and what is read through windows.
+
+    A sum over several axes is several reductions, of which only the last has a result worth
+    storing. What a window slides over would be computed again for each place of the window.
+    """
+    part = space.part
+    place = list(reductions_stored(space))
+    nodes = part.hlir.nodes
+    users: dict[int, list[int]] = {}
+    for k, node in enumerate(nodes):
+        for operand in node.operands:
+            users.setdefault(operand.node, []).append(k)
+    for node, t in sorted(part.node_class.items()):
+        readers = [nodes[k] for k in users.get(node, ())]
+        if len(readers) == 1 and readers[0].op == nodes[node].op and place[t]:
+            place[t] = False
+    for cls in part.classes:
+        for e in cls.nodes:
+            if e.op == "load" and any(window_axes(i, part.extents) for i in e.attrs[0]):
+                t = e.children[0]
+                place[t] = place[t] or bool(space.producers[t])
+    for t in space.outputs:
+        place[t] = True
+    return tuple(place)
+
+
 def everything_stored(space: Space) -> tuple[bool, ...]:
     """Store every tensor: one kernel per HLIR op."""
     stored = set(space.tensors)
@@ -183,18 +211,25 @@ def everything_stored(space: Space) -> tuple[bool, ...]:
 def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     """The starting points, the most promising first.
 
-    1. Every HLIR reduction stored, cheapest members given that.
-    2. The same tensors stored where they still are read, but members chosen as if nothing were,
+    1. Whole sums stored and what is read through windows, cheapest members given that; left out
+       where it is the next.
+    2. Every HLIR reduction stored, cheapest members given that.
+    3. The same tensors stored where they still are read, but members chosen as if nothing were,
        and online reductions wherever a law made one.
-    3. As 2, with the cheapest members.
-    4. Nothing stored that need not be.
-    5. The program as it was written, one kernel per op.
+    4. As 3, with the cheapest members.
+    5. Nothing stored that need not be.
+    6. The program as it was written, one kernel per op.
     """
     producers = first_producers(space)
     nothing = (False,) * len(space.part.classes)
     reductions = reductions_stored(space)
     inline = weights.cheapest(nothing)
+    images = sums_and_images(space)
+    first = (
+        [] if images == reductions else [Genome(weights.cheapest(images), images, producers)]
+    )
     return [
+        *first,
         Genome(weights.cheapest(reductions), reductions, producers),
         Genome(weights.cheapest(nothing, online=True), reductions, producers),
         Genome(inline, reductions, producers),
