@@ -263,7 +263,7 @@ def pack_constants(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
                 s.space, low.extents
             )
             if few and axis in v.free and (terms.coefficient(v, axis) or 0) > 1:
-                order = sorted(v.free - {axis}, key=lambda a: -(terms.coefficient(v, a) or 0))  # noqa: B023
+                order = sorted(v.free - {axis}, key=lambda a: -(terms.coefficient(v, a) or 0))
                 layout = (*((a, 1) for a in order), (axis, 1))
                 by[v] = _stage(v, layout, "w", out, made, low)
         out.append(s.map(lambda v, by=by: terms.replace_terms(v, by)))
