@@ -253,15 +253,13 @@ def pack_constants(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
     out: list[Stmt] = []
     made: dict[tuple, Value] = {}
     for s in stmts:
-        body = replace(low.body, stmts=tuple(stmts), extents=low.extents)
+        body = replace(low.body, stmts=tuple(stmts), extents=low.hints)
         axis = None if s.name in low.products else analysis.vector_axis(s, body, low.last)
         by: dict[Value, Value] = {}
         for v in analysis.loads(s) if axis and s.name not in low.build_names else ():
             if v.args or len(v.attrs) > 2 or not is_constant(v, low.body) or v.dtype is not F32:
                 continue
-            few = analysis.points(v.free, low.extents) * 4 <= analysis.points(
-                s.space, low.extents
-            )
+            few = analysis.points(v.free, low.hints) * 4 <= analysis.points(s.space, low.hints)
             if few and axis in v.free and (terms.coefficient(v, axis) or 0) > 1:
                 order = sorted(v.free - {axis}, key=lambda a: -(terms.coefficient(v, a) or 0))
                 layout = (*((a, 1) for a in order), (axis, 1))

@@ -128,6 +128,7 @@ def window_store(
     if size > MOST or size >= math.prod(low.extents[a] for a in v.free):
         return None
     low.extents |= extents
+    low.hints |= extents
     laid = terms.substitute(v, by, low.extents)
     order = sorted(extents, key=lambda a: (-_reach(laid, a), a))
     last = list(dict.fromkeys(stands[a] for a in inner))
