@@ -27,8 +27,13 @@ def save(egraph: EGraph, path: Path) -> None:
     """Write an e-graph with its program; the file appears whole or not at all.
 
     Raises:
-        SaturationError: when it cannot be written.
+        SaturationError: when it cannot be written, or has symbolic sizes.
     """
+    if egraph.hlir.symbols:
+        raise SaturationError(
+            f"an e-graph with the symbolic sizes {', '.join(egraph.hlir.symbols)} has no file",
+            fix="save the program, the candidate or the executable",
+        )
     data = {
         "format": _FORMAT,
         "target": egraph.target,

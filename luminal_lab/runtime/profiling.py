@@ -348,7 +348,8 @@ def _kernels(
     exe: Executable, calls: Sequence[CallTime], machine: Machine
 ) -> tuple[KernelTime, ...]:
     out = []
-    for k, kernel in enumerate(exe.candidate.kernels):
+    sized = exe.candidate if exe.program is None else exe.program.tuned.candidate
+    for k, kernel in enumerate(sized.kernels):
         mine = [c for c in calls if c.kernel == k]
         if not mine:
             continue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import graphviz
 
 from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import Call, Candidate, LibraryKernel
 from luminal_lab.search.differences import CandidateDiff
 from luminal_lab.views import diff, units
@@ -199,7 +200,7 @@ def _describe(candidate: Candidate, name: str) -> str:
     buffer: Buffer = candidate.buffers[name]
     return (
         f"{candidate.kinds[name]} {name}\n{buffer.dtype} {units.shape(buffer.shape)}, "
-        f"{units.size(buffer.nbytes)}"
+        f"{units.size(hint(buffer.nbytes))}"
     )
 
 

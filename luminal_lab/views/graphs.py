@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from luminal_lab.egraph.egraph import ENCODED, EClass, Part
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import egraph as egraph_view
@@ -363,9 +364,9 @@ def of_candidate(candidate: Candidate, seconds: Mapping[int, float] | None = Non
                 time = predicted[call.kernel]
             if time is not None:
                 values["seconds"] = time
-            values["bytes"] = float(sum(b.nbytes for b in kernel.buffers.values()))
+            values["bytes"] = float(sum(hint(b.nbytes) for b in kernel.buffers.values()))
         elif name in candidate.buffers:
-            values["bytes"] = float(candidate.buffers[name].nbytes)
+            values["bytes"] = float(hint(candidate.buffers[name].nbytes))
         first, *rest = box.title.split("\n")
         details = (("what", first), *(("", line) for line in rest if line))
         nodes.append(Node(box.key, box.label, box.sub, box.kind, "", "", details, values, own))
