@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -292,7 +292,7 @@ class NasNet(nn.Module):
         x = self.stem(x)
         for stage in self.stages:
             before = now = x
-            for cell in stage:
+            for cell in cast(nn.ModuleList, stage):
                 before, now = now, cell(before, now)
             x = now
         return self.head(x.mean((2, 3)))

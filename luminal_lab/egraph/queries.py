@@ -183,7 +183,7 @@ def schema_of(forms: Sequence[Form]) -> Schema:
     tables: dict[str, Table] = {}
     sorts: dict[str, tuple[str, ...]] = {}
     for form in forms:
-        items = form.expr.items
+        items: tuple[Any, ...] = form.expr.items
         head = form.expr.head
         if head == "sort":
             made = items[2] if len(items) > 2 else None

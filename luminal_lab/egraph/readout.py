@@ -275,7 +275,8 @@ def _enodes(
                 continue
             attrs = (form,)
         if op == "planes":
-            order = reader.planes(attrs[0], shapes.get(own, ()))
+            index: Any = attrs[0]
+            order = reader.planes(index, shapes.get(own, ()))
             if order is None:
                 continue
             attrs = (*attrs, order)

@@ -121,7 +121,7 @@ def load_rules(
     ]
     if extra is not None:
         one = isinstance(extra, (str, Path)) or hasattr(extra, "source")
-        several = [extra] if one else list(extra)
+        several: list[Any] = [extra] if one else list(extra)  # type: ignore[arg-type]
         given = [source_of(item, k) for k, item in enumerate(several)]
         for name, text in given:
             try:
