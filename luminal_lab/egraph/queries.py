@@ -183,10 +183,10 @@ def schema_of(forms: Sequence[Form]) -> Schema:
     tables: dict[str, Table] = {}
     sorts: dict[str, tuple[str, ...]] = {}
     for form in forms:
-        items: tuple[Any, ...] = form.expr.items
+        items = form.expr.items
         head = form.expr.head
         if head == "sort":
-            made = items[2] if len(items) > 2 else None
+            made = next(iter(items[2:]), None)
             sorts[str(items[1])] = tuple(map(str, made.items)) if isinstance(made, List) else ()
         elif head in ("constructor", "function", "relation"):
             columns = items[2]
