@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from luminal_lab.search import Result
 
 BAR = 1.6  # times as fast with two workers
-_TIMES = ["predicted_ms", "measured_ms", "iqr_ms"]
+# What follows from times, such as who wins and who is measured beyond the most promising, differs
+# between two searches in one process too.
+_SAME = ["region", "instances", "rank", "genome", "kernels", "reason", "rule"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Run:
         seconds: Of the whole search.
         measuring: Of them, after the last candidate was explored.
         jobs: Kernels and schedules that were measured.
-        outcome: The table without times, as text, and all counts of rejections.
+        outcome: The table without what follows from times, and all counts of rejections.
     """
 
     name: str
@@ -95,9 +97,7 @@ def measured(name: str, egraph: EGraph, client: Any, on_job: Callable[[int], Non
 
 
 def _outcome(result: Result) -> str:
-    table = result.table().drop(columns=_TIMES).to_csv()
-    tried = sorted((text, r.tried) for text, r in result.records.items())
-    return f"{table}\n{sorted(result.rejected.items())}\n{tried}"
+    return f"{result.table()[_SAME].to_csv()}\n{sorted(result.rejected.items())}"
 
 
 @contextmanager

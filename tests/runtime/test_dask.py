@@ -18,7 +18,9 @@ from luminal_lab.search import Budget, Database, search
 from tests.runtime.distributed_jobs import POISON, job, spoiled_batch
 from tests.search.models import saturated
 
-TIMES = ["predicted_ms", "measured_ms", "iqr_ms"]
+# What follows from times, such as who wins and who is measured beyond the most promising, differs
+# between two searches in one process too.
+SAME = ["region", "instances", "rank", "genome", "kernels", "reason", "rule"]
 pytestmark = [
     pytest.mark.usefixtures("c_compiler"),
     # Of the library itself, when workers are killed and clusters closed.
@@ -59,9 +61,8 @@ def test_a_search_gives_what_it_gives_here_even_when_a_worker_is_killed(client):
     with CpuTarget(executor=client) as target:
         there = search(egraph, Budget("quick"), 0, target, kill, database=Database(":memory:"))
     assert killed
-    assert there.table().drop(columns=TIMES).equals(here.table().drop(columns=TIMES))
-    assert set(there.records) == set(here.records)
-    assert [r.tried for r in there.records.values()] == [r.tried for r in here.records.values()]
+    assert there.table()[SAME].equals(here.table()[SAME])
+    assert all(r.measurement.ok for r in there.records.values())
     assert there.rejected == here.rejected
 
 
