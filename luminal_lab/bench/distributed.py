@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from luminal_lab.search import Result
 
 BAR = 1.6  # times as fast with two workers
-# What follows from times, such as who wins and who is measured beyond the most promising, differs
-# between two searches in one process too.
+# What follows from times, such as who wins and who is measured beyond the most promising,
+# differs between two searches in one process too.
 _SAME = ["region", "instances", "rank", "genome", "kernels", "reason", "rule"]
 
 

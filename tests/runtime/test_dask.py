@@ -18,8 +18,8 @@ from luminal_lab.search import Budget, Database, search
 from tests.runtime.distributed_jobs import POISON, job, spoiled_batch
 from tests.search.models import saturated
 
-# What follows from times, such as who wins and who is measured beyond the most promising, differs
-# between two searches in one process too.
+# What follows from times, such as who wins and who is measured beyond the most promising,
+# differs between two searches in one process too.
 SAME = ["region", "instances", "rank", "genome", "kernels", "reason", "rule"]
 pytestmark = [
     pytest.mark.usefixtures("c_compiler"),
