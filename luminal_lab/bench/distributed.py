@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import LuminalError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from luminal_lab.egraph import EGraph
-    from luminal_lab.search import Result
+    from luminal_lab.search import Machine, Result
 
 BAR = 1.6  # times as fast with two workers
 # What follows from times, such as who wins and who is measured beyond the most promising,
@@ -37,7 +38,7 @@ class Run:
     Arguments:
         name: What it ran on.
         seconds: Of the whole search.
-        measuring: Of them, after the last candidate was explored.
+        measuring: Of them, from the last explored candidate to the last measured kernel.
         jobs: Kernels and schedules that were measured.
         outcome: The table without what follows from times, and all counts of rejections.
     """
@@ -73,27 +74,35 @@ def program() -> EGraph:
     return ll.saturate(ll.capture(block, tuple(torch.randn(s, generator=rng) for s in shapes)))
 
 
-def measured(name: str, egraph: EGraph, client: Any, on_job: Callable[[int], None]) -> Run:
+def measured(
+    name: str, egraph: EGraph, machine: Machine, client: Any, on_job: Callable[[int], None]
+) -> Run:
     """Search through a client, with a database of its own."""
     from luminal_lab.runtime.cpu import CpuTarget
     from luminal_lab.search import Budget, Database
     from luminal_lab.search.run import search
 
-    start = explored = time.monotonic()
+    start = time.monotonic()
+    last: dict[str, float] = {"explore": start, "measure": start}
+    count = 0
 
     def listen(event: Any) -> None:
-        nonlocal explored
-        if event.stage == "explore":
-            explored = time.monotonic()
-        else:
-            on_job(event.done)
+        nonlocal count
+        last[event.stage] = time.monotonic()
+        if event.stage == "measure":
+            count += 1
+            on_job(count)
 
-    with CpuTarget(executor=client) as target, Database(":memory:") as database:
-        budget = Budget("full", candidates=4)
+    with (
+        CpuTarget(executor=client, machine=machine) as target,
+        Database(":memory:") as database,
+    ):
+        budget = Budget("full", candidates=12)
         result = search(egraph, budget, 0, target, listen, database=database)
     end = time.monotonic()
     jobs = sum(r.tried for r in result.records.values())
-    return Run(name, end - start, end - explored, jobs, _outcome(result))
+    measuring = last["measure"] - last["explore"]
+    return Run(name, end - start, measuring, jobs, _outcome(result))
 
 
 def _outcome(result: Result) -> str:
@@ -152,12 +161,12 @@ def run(rounds: int = 1, kill: bool = True) -> tuple[float, list[Run]]:
     from luminal_lab.runtime.cpu import CpuTarget
 
     egraph = program()
-    CpuTarget().machine()  # calibrated before anything is timed
+    machine = CpuTarget().machine()  # the same rates for all, or other candidates are listed
     runs = []
     for _ in range(rounds):
         for count, name in ((1, "1 worker"), (2, "2 workers")):
             with cluster(count) as client:
-                runs.append(measured(name, egraph, client, lambda done: None))
+                runs.append(measured(name, egraph, machine, client, lambda done: None))
     if kill:
         with cluster(2) as client:
             victim = next(iter(client.run(os.getpid).values()))
@@ -168,7 +177,7 @@ def run(rounds: int = 1, kill: bool = True) -> tuple[float, list[Run]]:
                     killed.append(victim)
                     os.kill(victim, signal.SIGKILL)
 
-            runs.append(measured("2 workers, 1 killed", egraph, client, end))
+            runs.append(measured("2 workers, 1 killed", egraph, machine, client, end))
     best = [
         min(r.measuring for r in runs if r.name == name) for name in ("1 worker", "2 workers")
     ]
@@ -186,4 +195,8 @@ def report(rounds: int = 1) -> tuple[str, bool]:
     ]
     lines.append(f"  two workers: {ratio:.2f}x as fast in measuring (bar {BAR}x)")
     lines.append(f"  candidate tables apart from times: {'the same' if same else 'DIFFERENT'}")
+    for r in runs[1:]:
+        lines += unified_diff(
+            runs[0].outcome.splitlines(), r.outcome.splitlines(), runs[0].name, r.name, n=0
+        )
     return "\n".join(lines), same and ratio >= BAR

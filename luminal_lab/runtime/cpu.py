@@ -55,6 +55,8 @@ class CpuTarget:
             `Client`; see `Distributor`.
         workers: Processes that generate and compile code here; as many as cores when None, and
             with 0 this process does it itself.
+        machine: Rates to predict and to make code with, instead of the measured ones: two
+            searches with the same rates list the same candidates.
     """
 
     name = "cpu"
@@ -65,13 +67,14 @@ class CpuTarget:
         timeout: float = TIMEOUT,
         executor: Executor | Any = None,
         workers: int | None = None,
+        machine: Machine | None = None,
     ):
         self.threads = threads or calibration.thread_count()
         self.timeout, self.executor = timeout, executor
         self.workers = (os.cpu_count() or 1) if workers is None else workers
         self._worker = Worker(timeout, self.threads)
         self._pool: LocalPool | None = None
-        self._machine: Machine | None = None
+        self._machine = machine
 
     def machine(self) -> Machine:
         """This machine's rates, measured once and cached; generic ones without a compiler.
