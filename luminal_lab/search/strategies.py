@@ -20,8 +20,8 @@ A strategy of your own:
     ...     yield
     >>> import torch, luminal_lab as ll
     >>> egraph = ll.saturate(ll.capture(torch.nn.GELU(), (torch.ones(8),)))
-    >>> ll.search(egraph, ll.Budget("none"), strategy=seeds_only).considered
-    5
+    >>> ll.search(egraph, ll.Budget("none"), strategy=seeds_only).considered > 1
+    True
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class RegionVerifier:
             if self.part.hlir.nodes[node].op in REDUCTIONS
         }
         self._tensors: dict[int, Tensor] = {}
+        self._verdicts: dict[str, bool] = {}  # of rules that were tested
         self._truths: dict[int, Value] = {}
 
     def _same_layout(self, node: int, t: int) -> bool:
@@ -288,8 +289,8 @@ class RegionVerifier:
         """The rule that made a kernel wrong, `""` when all its e-nodes are right.
 
         Each e-node of the kernel is compared, arguments first, with what its class means, in
-        float64 at some points. In the first class where one differs, the false e-node that was
-        made first names its rule.
+        float64 at some points. In the first class where one differs, the rules that made false
+        e-nodes are tested, the earliest first; the first that is false is named.
         """
         body = step.body
         if body is None:
@@ -308,10 +309,17 @@ class RegionVerifier:
             made = [e for e in nodes if e in false and e.rule != ENCODED]
             if not made:
                 return self._uniter
-            earliest = min(e.iteration for e in made)
-            rules = [e.rule for e in made if e.iteration == earliest]
-            return next((r for r in rules if not _built_in(self.rules[r])), rules[0])
+            made.sort(key=lambda e: (e.iteration, _built_in(self.rules[e.rule])))
+            rules = list(dict.fromkeys(e.rule for e in made))
+            # A true rule makes false e-nodes too, once a false one has united its terms.
+            return next((r for r in rules if self._is_false(r)), self._uniter)
         return ""
+
+    def _is_false(self, rule: str) -> bool:
+        if rule not in self._verdicts:
+            failure = check_rule(_checkable(self.rules[rule])).failure
+            self._verdicts[rule] = failure is not None
+        return self._verdicts[rule]
 
     def instance(self, rule: str) -> str:
         """The smallest instance on which a rule is false, written out; `""` when none is."""
@@ -333,7 +341,7 @@ class RegionVerifier:
         matched = {name for it in self.part.report.iterations for name in it.matches}
         suspects = [r for r in self.egraph.rules if r.name in matched]
         for rule in sorted(suspects, key=_built_in):  # a user's own rules first
-            if check_rule(_checkable(rule)).failure:
+            if self._is_false(rule.name):
                 return rule.name
         return "unknown: it united two terms of the program"
 

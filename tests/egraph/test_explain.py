@@ -155,6 +155,7 @@ def confirmed(egraph: EGraph, link: Link) -> bool:
         run(loadable.text)
     for axis, n in egraph.parts[0].extents.items():
         run(f"(set (extent {quote(axis)}) {n})")
+        run(f"(set (least {quote(axis)}) {n})")
     parts = subterms([given])
     maps = {a for t in parts for a in t.args if isinstance(a, str)}
     for text in sorted(
