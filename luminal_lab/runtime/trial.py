@@ -20,19 +20,12 @@ from luminal_lab.runtime.sources import kernel_code
 from luminal_lab.search.execute import run_kernel, sized_kernel
 from luminal_lab.search.kernel_text import canonical
 from luminal_lab.search.target import Expected, Job, Measurement, Tolerance
+from luminal_lab.search.verify import kernel_tolerance, scale_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST = 1 << 27  # elements of the largest value that is computed in float64 for a trial
-_RELATIVE = {
-    "f64": 1e-10,
-    "f32": 5e-5,
-    "f16": 3e-3,
-    "bf16": 2e-2,
-    "f8e4m3": 0.15,
-    "f8e5m2": 0.3,
-}
 
 
 @dataclass(frozen=True)
@@ -147,21 +140,12 @@ def _index_bound(kernel: Kernel) -> int:
 
 
 def _expected(kernel: Kernel, inputs: Mapping[str, Tensor]) -> dict[str, Expected]:
-    import torch
-
-    relative = max(
-        (_RELATIVE[v.dtype.name] for v in postorder(o.value for o in kernel.outputs)
-         if v.dtype.is_float),
-        default=0.0,
-    )  # fmt: skip
-    out = {}
-    for name, values in run_kernel(kernel, inputs).items():
-        own = _RELATIVE.get(kernel.buffers[name].dtype.name, 0.0)
-        finite = values[torch.isfinite(values)] if values.dtype.is_floating_point else values
-        scale = float(finite.abs().max()) if finite.numel() else 0.0
-        base = max(own, relative)
-        out[name] = Expected(None, values.reshape(-1), Tolerance(base * scale, base))
-    return out
+    """What a kernel must write by its own mathematics, whatever rules made it."""
+    base = kernel_tolerance(replace(kernel, rules=()), {})
+    return {
+        name: Expected(None, values.reshape(-1), Tolerance(base * scale_of(values), base))
+        for name, values in run_kernel(kernel, inputs).items()
+    }
 
 
 def source_text(kernel: Kernel, schedule: Any = None, target: CpuTarget | None = None) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from luminal_lab.errors import CompilerError
 from luminal_lab.runtime import compiler as cc
+from tests.runtime.processes import gone
 
 ROOT = str(Path(__file__).parents[2])
 GOOD = cc.Unit("good", "int seven(void) { return 7; }")
@@ -131,19 +132,7 @@ def test_ctrl_c_ends_the_compilers(fresh_cache, tmp_path):
     out, _ = child.communicate(timeout=10)
     assert out.strip() == "interrupted"
     for pid in map(int, pids.read_text().split()):
-        assert _gone(pid), pid
-
-
-def _gone(pid: int) -> bool:
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
+        assert gone(pid), pid
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.measure import copies_for
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.search.target import Expected, Job, Target, Tolerance
+from tests.runtime.processes import gone
 from tests.runtime.programs import kernel, pointwise
 
 ROOT = str(Path(__file__).parents[2])
@@ -225,18 +226,6 @@ def _cpu_seconds(pid: int) -> float:
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def _gone(pid: int) -> bool:
-    for _ in range(150):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ctrl_c_ends_the_child_and_leaves_nothing(c_compiler):
     child, worker = _start()
@@ -244,7 +233,7 @@ def test_ctrl_c_ends_the_child_and_leaves_nothing(c_compiler):
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline().strip() == "interrupted"
     assert time.monotonic() - start < 10
-    assert _gone(worker)
+    assert gone(worker)
     child.communicate("\n", timeout=10)
     assert child.returncode == 0
     assert not list(Path("/dev/shm").glob(f"luminal-{child.pid}-*"))
@@ -255,6 +244,6 @@ def test_the_child_does_not_outlive_its_parent(c_compiler):
     child, worker = _start()
     child.kill()
     child.communicate(timeout=10)
-    assert _gone(worker)
+    assert gone(worker)
     for left in Path("/dev/shm").glob(f"luminal-{child.pid}-*"):
         left.unlink()

@@ -8,21 +8,9 @@ from pathlib import Path
 import pytest
 
 from luminal_lab.runtime.pool import LocalPool, WorkerLost
+from tests.runtime.processes import gone
 
 ROOT = str(Path(__file__).parents[2])
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends within three seconds."""
-    for _ in range(150):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_tasks_run_in_processes_and_errors_come_back():

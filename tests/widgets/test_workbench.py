@@ -50,6 +50,7 @@ def test_every_panel_shows_its_stage(bench: Workbench) -> None:
     assert "e-nodes" in bench.egraph.facts.value
     assert len(bench.search.table.rows) == len(bench.state.result.rows)
     assert bench.candidate.graph.graph.nodes
+    assert "bound by" in bench.candidate.why.value
     assert "static void" in bench.kernels.editor.value
     assert "@triton.jit" in bench.kernels.sources.value.replace("</span>", "").replace(
         '<span class="tp">', ""
@@ -274,5 +275,5 @@ def test_a_search_can_be_canceled(bench: Workbench) -> None:
     begun = time.monotonic()
     bench.state.job.cancel()
     bench.state.job.wait(20)
-    assert time.monotonic() - begun < 5  # a loaded machine
+    assert time.monotonic() - begun < 2
     assert bench.state.result is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ from luminal_lab.errors import LuminalError
 from luminal_lab.search import Candidate
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import chart, graphs, units
+from luminal_lab.views import why as why_view
 from luminal_lab.views.html import el, fold, scroll, table
 from luminal_lab.widgets.graph import GraphView
 from luminal_lab.widgets.panels.base import (
@@ -95,7 +95,7 @@ class CandidatePanel(Panel):
         if result is None:
             put(self.why, nothing("It did not come from a search."))
             return
-        put(self.why, why_table(result.why(found)))
+        put(self.why, *why_view.body(result.why(found)))
 
     def _memory(self) -> None:
         executable = self.state.executable
@@ -122,36 +122,6 @@ class CandidatePanel(Panel):
 
     def _light(self) -> None:
         self.graph.select_hlir(set(self.state.nodes))
-
-
-def why_table(why: Any) -> Any:
-    """Where the time goes; what it saves against the runner-up."""
-    frame = why if hasattr(why, "itertuples") else why.table()
-    saved = frame.attrs.get("saved_ms")
-    lines = []
-    if saved is not None:
-        lines.append(
-            el("p", f"Against the runner-up {frame.attrs['runner_up']} it saves "
-               f"{units.seconds(saved / 1e3)} by the cost model.")
-        )  # fmt: skip
-    rows = [
-        [
-            f"k{r['kernel']}",
-            r["computes"],
-            str(r["calls"]),
-            units.seconds(r["predicted_ms"] / 1e3),
-            None if math.isnan(r["measured_ms"]) else units.seconds(r["measured_ms"] / 1e3),
-            f"{r['share']:.0%}",
-            r["bound"],
-            "yes" if r["in_runner_up"] else "no",
-            r["rules"],
-        ]
-        for r in frame.to_dict("records")
-    ]
-    head = [("", "code"), "computes", ("calls", "num"), ("predicted", "num"),
-            ("measured", "num"), ("share", "num"), "bound by", "in the runner-up",
-            "rules"]  # fmt: skip
-    return el("div", *lines, table(head, rows, label="why this candidate"))
 
 
 def memory(plan: Any) -> list[Any]:
