@@ -86,7 +86,13 @@ def _parser() -> argparse.ArgumentParser:
 
     command("rules", _rules, "the rules, with their laws and tolerance classes")
     command("doctor", _doctor, "what this machine has: compiler, threads, bandwidth, cache")
-    command("calibrate", _calibrate, "measure this machine's rates again")
+    rates = command("calibrate", _calibrate, "measure this machine's rates again")
+    rates.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="save them, for $LUMINAL_MACHINE on this or others",
+    )
     bench = command("bench", _bench, "time workloads against eager PyTorch and torch.compile")
     bench.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser
@@ -232,10 +238,13 @@ def _doctor(_: argparse.Namespace) -> None:
     print(doctor())
 
 
-def _calibrate(_: argparse.Namespace) -> None:
+def _calibrate(options: argparse.Namespace) -> None:
     from luminal_lab.runtime.calibration import calibration
 
-    print(calibration(fresh=True))
+    made = calibration(fresh=True)
+    print(made)
+    if options.output:
+        made.machine.save(options.output)
 
 
 def _bench(options: argparse.Namespace) -> int:

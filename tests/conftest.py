@@ -12,6 +12,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 # Two workers share the machine: threads that spin while they wait would starve each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# What wins by cost is the same on every machine: rates are given, not measured.
+os.environ["LUMINAL_MACHINE"] = str(Path(__file__).with_name("machine.json"))
 
 import hypothesis
 import pytest
@@ -55,6 +57,13 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cache"
     monkeypatch.setenv("LUMINAL_CACHE", str(path))
     return path
+
+
+@pytest.fixture
+def measured_rates(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for one test, in which the machine's own rates are measured."""
+    monkeypatch.delenv("LUMINAL_MACHINE")
+    return fresh_cache
 
 
 @pytest.fixture(autouse=True)

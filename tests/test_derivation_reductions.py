@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+import luminal_lab as ll
+from luminal_lab.runtime.cpu import CpuTarget
+from luminal_lab.search.run import search
 
 from .test_derivation import LlamaBlock, compiled, naive, ops, tril_mask
 
@@ -115,6 +120,18 @@ def test_a_bag_of_embeddings_is_one_kernel():
     best, found = compiled(lambda w, i: F.embedding(i, w).sum(1), (table, bags))
     assert len(best.calls) == 1
     torch.testing.assert_close(found, F.embedding(bags, table).sum(1))
+
+
+@pytest.mark.parametrize("rate", ["bandwidth", "l3_bandwidth", "vector_flops", "launch"])
+@pytest.mark.parametrize("part", [0.5, 2.0])
+def test_a_bag_is_one_kernel_on_other_machines_too(rate, part):
+    """Rows that are gathered lie as in the table: no folding of vectors, whatever it costs."""
+    table, bags = torch.randn(512, 256), torch.randint(0, 512, (128, 20))
+    egraph = ll.saturate(ll.capture(lambda w, i: F.embedding(i, w).sum(1), (table, bags)))
+    here = CpuTarget().machine()
+    other = replace(here, **{rate: getattr(here, rate) * part})
+    best = search(egraph, ll.Budget("none"), target=CpuTarget(machine=other)).best
+    assert len(best.calls) == 1
 
 
 @pytest.mark.parametrize("attention", [naive, tril_mask], ids=lambda f: f.__name__)

@@ -47,6 +47,7 @@ class Quality:
         stolen: Part that a hypervisor kept back.
         when: When it was measured (`time.time`).
         contradicted: A measurement that has shown the rates to be too low, `""` for none.
+        given: The file that they come from, `""` when they were measured.
     """
 
     spread: float = 0.0
@@ -55,15 +56,20 @@ class Quality:
     stolen: float = 0.0
     when: float = 0.0
     contradicted: str = ""
+    given: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether two rounds agreed, on a quiet machine, and nothing has contradicted them."""
+        """Whether to believe them: two rounds agreed, on a quiet machine, and nothing has
+        contradicted them since; or the user has given them.
+        """
         quiet = self.foreign <= _DISTURBED and self.stolen <= _STOLEN
         agreed = self.rounds >= _ROUNDS and self.spread <= AGREE
-        return agreed and quiet and not self.contradicted
+        return bool(self.given) or (agreed and quiet and not self.contradicted)
 
     def __str__(self) -> str:
+        if self.given:
+            return f"given by {self.given}"
         found = f"{self.rounds} rounds, the best two within {self.spread:.0%}"
         if self.foreign > _DISTURBED:
             found += f", other programs took {self.foreign:.0%} of the processor"
@@ -136,9 +142,7 @@ class _Bench:
     def __init__(self, threads: int):
         self.threads, self.chip = threads, cc.cpu()
         lanes = self.chip.vector_bytes // 4
-        self.registers = 32 if self.chip.vector_bytes in (64, 16) else 16
-        if self.chip.vector_bytes == 16 and "sse2" in self.chip.features:
-            self.registers = 16
+        self.registers = vector_registers(self.chip)
         rows = 12 if self.registers == 32 else 6
         native()  # before the kernels: they take ll_parallel_for from it
         flags = (f"-DLL_VW={lanes}", f"-DLL_MR={rows}")
@@ -210,6 +214,13 @@ def cache_sizes() -> tuple[int, int, int]:
     l1 = sizes.get(1, generic.l1)
     l2 = sizes.get(2, generic.l2)
     return l1, l2, sizes.get(3, max(l2, generic.l2))
+
+
+def vector_registers(chip: cc.Cpu) -> int:
+    """Number of vector registers: 16 of SSE and AVX, 32 of AVX-512 and NEON."""
+    if chip.vector_bytes == 16 and "sse2" in chip.features:
+        return 16
+    return 32 if chip.vector_bytes in (64, 16) else 16
 
 
 class _Foreign:

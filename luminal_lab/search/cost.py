@@ -105,7 +105,8 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     compute = flops / (machine.dot_flops * LIBRARY_RATE)
     # Only products in float32 are called from C; others go through PyTorch.
     direct = kernel.routine == "gemm" and all(b.dtype is F32 for b in kernel.buffers.values())
-    start = max(machine.launch, BARRIER) if direct else DISPATCH
+    calls = math.prod(loop[0] for loop in kernel.attrs["batch"]) if direct else 1
+    start = max(machine.launch, BARRIER) * calls if direct else DISPATCH
     seconds = start + _together(compute, memory)
     return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
 
@@ -176,8 +177,10 @@ class _Body:
             found = frozenset[str]().union(*(out[a] for a in v.args))
             if v.op == "load" and v.attrs[1]:
                 strides = self.kernel.buffers[v.attrs[0]].element_strides
+                own: set[str] = set()
                 for i, stride in zip(v.attrs[1], strides, strict=True):
-                    found |= {a for a in i.axes if i.coef(a) * stride == 1}
+                    own |= {a for a in i.axes if i.coef(a) * stride == 1 and a in v.free}
+                found = frozenset(own) or found  # indices say where rows are, not how they lie
             out[v] = found
         return out
 

@@ -80,7 +80,10 @@ class Machine:
             return Machine(**{f.name: data[f.name] for f in fields(Machine) if f.name in data})
         except (ValueError, TypeError, OSError) as error:
             raise CacheError(
-                f"not a saved Machine: {error}", where=str(path), fix="calibrate again"
+                f"not a saved Machine: {error}",
+                where=str(path),
+                fix="`luminal-lab calibrate` measures again; `$LUMINAL_MACHINE`, if set, must name a"
+                " file that `Machine.save` has written",
             ) from error
 
 

@@ -8,6 +8,7 @@ import torch
 
 from luminal_lab.errors import CacheError, LuminalError
 from luminal_lab.runtime import calibration, rates
+from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.building import build
 from luminal_lab.runtime.calibration import (
     Calibration,
@@ -96,14 +97,14 @@ def test_the_interpreter_has_no_kernels(affine):
         profile(exe, (torch.randn(64, 40),))
 
 
-def test_calibration_is_remembered(fresh_cache):
+def test_calibration_is_remembered(measured_rates):
     first = calibrate(1)
     assert first.threads == 1
     assert 1e8 < first.bandwidth <= first.l3_bandwidth <= first.l2_bandwidth
     assert first.dot_flops > 1e8
     assert first.special_ops > 1e6
     again = calibrate(1)
-    stored = list((fresh_cache / "machine").glob("*.json"))
+    stored = list((measured_rates / "machine").glob("*.json"))
     assert not stored or again == first
     for path in stored:
         path.write_text("{")
@@ -121,7 +122,7 @@ def quality(**fields):
 
 
 @pytest.fixture
-def rounds(monkeypatch, fresh_cache, c_compiler):
+def rounds(monkeypatch, measured_rates, c_compiler):
     """Calibration with made-up measurements, and how often it measured."""
     made = []
 
@@ -197,3 +198,19 @@ def test_rates_from_before_quality_was_kept_are_measured_again(rounds):
         calibration._key(1), ".json", json.dumps(dataclasses.asdict(Machine())).encode()
     )
     assert calibrate(1).bandwidth == 40e9
+
+
+def test_rates_can_be_given(monkeypatch, tmp_path):
+    path = tmp_path / "machine.json"
+    Machine(bandwidth=7e9, threads=64, vector_bytes=8, l3=5 << 20).save(path)
+    monkeypatch.setenv("LUMINAL_MACHINE", str(path))
+    machine = calibrate(2)
+    assert (machine.bandwidth, machine.l3, machine.threads) == (7e9, 5 << 20, 2)
+    assert machine.vector_bytes == cc.cpu().vector_bytes  # what code here may use
+    made = contradict(2, "k moved 99 GB/s")
+    assert made.machine == machine
+    assert made.quality.good
+    assert str(path) in str(made)
+    monkeypatch.setenv("LUMINAL_MACHINE", str(tmp_path / "none"))
+    with pytest.raises(LuminalError, match="LUMINAL_MACHINE"):
+        calibrate(2)
