@@ -60,8 +60,9 @@ class Quality:
 
     @property
     def good(self) -> bool:
-        """Whether to believe them: two rounds agreed, on a quiet machine, and nothing has
-        contradicted them since; or the user has given them.
+        """Whether to believe them: the user gave them, or two rounds agreed, undisturbed.
+
+        Nothing may have contradicted them since.
         """
         quiet = self.foreign <= _DISTURBED and self.stolen <= _STOLEN
         agreed = self.rounds >= _ROUNDS and self.spread <= AGREE

@@ -82,8 +82,8 @@ class Machine:
             raise CacheError(
                 f"not a saved Machine: {error}",
                 where=str(path),
-                fix="`luminal-lab calibrate` measures again; `$LUMINAL_MACHINE`, if set, must name a"
-                " file that `Machine.save` has written",
+                fix="`luminal-lab calibrate` measures again; `$LUMINAL_MACHINE`, if set, must"
+                " name a file that `Machine.save` has written",
             ) from error
 
 
