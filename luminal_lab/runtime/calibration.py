@@ -1,8 +1,10 @@
 """The rates of this machine that the cost model divides by: measured once, then remembered.
 
-They are remembered with their quality. Rates that were taken on a busy machine, or that a
-measurement has contradicted since (a kernel that would be faster than the memory), are measured
-again: not at every start, so that two runs agree on what they use.
+They are remembered with their quality. Rates that were taken on a busy machine are measured
+again now and then, and replaced once it is quiet. On a machine that is always busy they stay as
+they are: other rates would list other candidates, and the search would measure anew. Rates that
+a measurement has contradicted (a kernel that would be faster than the memory) are measured
+again at once.
 
 `$LUMINAL_MACHINE` names a saved `Machine` whose rates and cache sizes are used instead: whoever
 wants the same candidates on two machines, as a test suite does, fixes what they are ranked by.
@@ -25,7 +27,7 @@ from luminal_lab.runtime.rates import Quality, cache_sizes
 from luminal_lab.search.machine import Machine
 
 CACHE = FileCache("machine")
-_AGAIN = 600.0  # seconds after which disturbed rates are measured again
+_AGAIN = 600.0  # seconds after which a new process measures disturbed rates again
 _TRUSTED = 60.0  # seconds for which good rates are not doubted again
 _KNOWN: dict[tuple[str, str], Calibration] = {}  # of this process, by cache folder and key
 
@@ -122,6 +124,8 @@ def calibration(threads: int | None = None, *, fresh: bool = False) -> Calibrati
             return old
     machine, quality = rates.measure(threads)
     if old is not None:
+        if not (fresh or quality.good or old.quality.contradicted):
+            return _remember(key, replace(old, quality=replace(old.quality, when=quality.when)))
         machine = rates.merged(machine, quality, old.machine, old.quality)
     return _remember(key, Calibration(rates.rounded(machine), quality))
 

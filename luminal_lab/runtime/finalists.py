@@ -54,7 +54,7 @@ def time_programs(
     seed: int = 0,
     deadline: float | None = None,
 ) -> list[Measurement | None]:
-    """Build, verify and time programs in a fresh process.
+    """Build, verify and time programs in a fresh process; one that ends it has a second try.
 
     Arguments:
         candidates: Programs of one Hlir.
@@ -74,12 +74,16 @@ def time_programs(
     with tempfile.TemporaryDirectory(prefix="luminal-finalists-", dir=folder) as place:
         path = Path(place) / "programs"
         _write(path, candidates)
-        todo = list(range(len(candidates)))
+        todo, suspects = list(range(len(candidates))), set[int]()
         while todo and (deadline is None or time.monotonic() < deadline):
             lost = _race(path, todo, out, expected, threads, seed, deadline)
             if lost is None:
                 break
-            todo = [k for k in todo if k != lost and (out[k] is None or out[k].ok)]  # type: ignore[union-attr]
+            if lost not in suspects:  # it may have been ended from outside
+                out[lost] = None
+                suspects.add(lost)
+            todo = [k for k in todo if out[k] is None or out[k].ok]  # type: ignore[union-attr]
+            todo.sort(key=lambda k: k == lost)
     return out
 
 

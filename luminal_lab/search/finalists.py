@@ -155,7 +155,7 @@ class Memo:
         return True
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """Keep what was measured; what may be the machine's fault is not kept."""
+        """Keep what was measured."""
         for e in entries:
             if e.measurement is not None:
                 self.measurer.keep(e.key, None, e.measurement)

@@ -31,6 +31,7 @@ _RECENT = 4  # kernels whose inputs and expected values are kept
 _LARGEST = 2 << 30  # bytes of a kernel's buffers that are still measured
 _DOUBT = 1.5  # a kernel that takes so many times its prediction is measured again
 _AGAIN = 2  # times at most
+_OUTSIDE = ("timed out", "crashed")  # may come from outside; believed when it happens again
 _HOT = 0.01  # a kernel with less of a candidate's time cannot change who wins
 _INSTEAD = 3  # schedules that are tried when the default one does not work
 
@@ -43,9 +44,8 @@ class _Known:
         step: One place where it occurs.
         region: The region of that place.
         share: The largest part of a candidate's predicted time that it takes.
-        tried: What was measured, by schedule: `(schedule, measurement)`, the default first.
+        tried: What was measured: `(schedule, measurement)` once for each, the default first.
         rule: The rule that is to blame when it is wrong.
-        new: Whether it was measured now, and not remembered.
         others: Its schedules but the default one, None when nobody asked yet.
     """
 
@@ -54,20 +54,31 @@ class _Known:
     share: float
     tried: list[tuple[Any, Measurement]] = field(default_factory=list)
     rule: str = ""
-    new: bool = False
     others: list[Any] | None = None
 
     @property
-    def doubtful(self) -> bool:
-        """Whether its time may be another program's doing."""
-        seconds = self.best[1].median if self.best else None
-        return self.new and seconds is not None and seconds > _DOUBT * self.step.seconds
-
-    @property
     def best(self) -> tuple[Any, Measurement] | None:
-        """The fastest schedule that was right."""
+        """The fastest schedule that was right; the default one of equals."""
         good = [t for t in self.tried if t[1].ok]
-        return min(good, key=lambda t: t[1].median or 0.0, default=None)
+        return min(good, key=lambda t: (t[1].median or 0.0, t[0] is not None), default=None)
+
+    def doubtful(self, schedule: Any) -> bool:
+        """Whether what was measured with a schedule may be another program's doing."""
+        found = next(m for s, m in self.tried if s == schedule)
+        if found.reason in _OUTSIDE:
+            return True
+        if self.best is None or self.best[1] is not found or self.share < _HOT:
+            return False  # it cannot change who wins
+        return (found.median or 0.0) > _DOUBT * self.step.seconds
+
+    def repeated(self, schedule: Any, measurement: Measurement) -> bool:
+        """Take a repetition in place of what was measured before, unless that was better."""
+        k, before = next((k, m) for k, (s, m) in enumerate(self.tried) if s == schedule)
+        slower = (measurement.median or 0.0) >= (before.median or 0.0)
+        if before.ok and (not measurement.ok or slower):
+            return False  # what disturbs only adds time
+        self.tried[k] = schedule, measurement
+        return True
 
 
 class Measurer:
@@ -138,7 +149,7 @@ class Measurer:
         broken = [k for k in fresh if k.tried and k.best is None]
         others = [(k, s) for k in broken for s in self._others(k)[:_INSTEAD]]
         self._measure(others, deadline, progress)
-        self._settle(fresh, deadline, progress)
+        self._blame(fresh)
         return all(k.tried for k in fresh)
 
     def tune(
@@ -172,16 +183,11 @@ class Measurer:
         if not plan:
             return False
         self._measure(plan, deadline, progress)
-        self._settle(list({id(k): k for k, _ in plan}.values()), deadline, progress)
+        self._blame([k for k, _ in plan])
         return True
 
-    def _settle(
-        self, some: Sequence[_Known], deadline: float | None, progress: Progress
-    ) -> None:
-        """Measure doubtful kernels again, and find whom to blame for wrong ones."""
-        for _ in range(_AGAIN):
-            again = [(k, k.best[0]) for k in some if k.doubtful and k.share >= _HOT and k.best]
-            self._measure(again, deadline, progress, again=True)
+    def _blame(self, some: Sequence[_Known]) -> None:
+        """Find the rules that made kernels wrong."""
         for k in some:
             if k.best is None and any(m.reason in ("wrong", "nan") for _, m in k.tried):
                 k.rule = k.rule or self.verifier(k.region).blame(k.step)
@@ -206,20 +212,43 @@ class Measurer:
         return k.others
 
     def _measure(
-        self,
-        plan: list[tuple[_Known, Any]],
-        deadline: float | None,
-        progress: Progress,
-        again: bool = False,
+        self, plan: list[tuple[_Known, Any]], deadline: float | None, progress: Progress
     ) -> None:
+        """Measure what is not remembered; what may be disturbed is repeated here and now.
+
+        A measurement is final when this returns: a later search, which finds it in the
+        database, then decides as this one and asks for nothing else.
+        """
         todo: list[tuple[_Known, Any]] = []
         for k, schedule in plan:
-            found = None if again else _too_large(k.step) or self._remembered(k, schedule)
+            found = _too_large(k.step) or self._remembered(k, schedule)
             if found is not None:
                 k.tried.append((schedule, found))
             else:
                 todo.append((k, schedule))
         done = len(plan) - len(todo)
+        new: list[tuple[_Known, Any]] = []
+        for k, schedule, measurement in self._results(todo, deadline):
+            k.tried.append((schedule, measurement))
+            new.append((k, schedule))
+            if measurement.reason not in _OUTSIDE:
+                self.keep(k.step.text, schedule, measurement)
+            done += 1
+            progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+        for _ in range(_AGAIN):
+            again = [(k, schedule) for k, schedule in new if k.doubtful(schedule)]
+            new = []
+            for k, schedule, measurement in self._results(again, deadline):
+                if k.repeated(schedule, measurement):
+                    self.keep(k.step.text, schedule, measurement)
+                if measurement.ok:
+                    new.append((k, schedule))
+                progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+
+    def _results(
+        self, todo: list[tuple[_Known, Any]], deadline: float | None
+    ) -> Iterator[tuple[_Known, Any, Measurement]]:
+        """Measure kernels on the target, as many as there is time for."""
         if not todo or (deadline is not None and time.monotonic() > deadline):
             return
         trials = [self._trials(k) for k, _ in todo]
@@ -229,15 +258,8 @@ class Measurer:
             each = list(itertools.islice(results, len(sizes)))
             if len(each) < len(sizes):
                 break
-            measurement = _together(each, sizes)
-            known = k.best
-            k.tried.append((schedule, measurement))
-            k.new = True
             self.timings += 1
-            if not again or k.best is not known:  # a slower repetition says nothing
-                self._remember(k, schedule, measurement)
-            done += 1
-            progress(SearchEvent("measure", done, len(plan), message=measurement.reason))
+            yield k, schedule, _together(each, sizes)
         next(results, None)  # a generator that ends by itself keeps what it works with
         self._recent.clear()
 
@@ -281,13 +303,10 @@ class Measurer:
             return None
         return self.database.get(k.step.text, schedule, self.target.name, self.fingerprint)
 
-    def _remember(self, k: _Known, schedule: Any, measurement: Measurement) -> None:
-        self.keep(k.step.text, schedule, measurement)
-
     def keep(self, text: str, schedule: Any, measurement: Measurement) -> None:
-        """Put a measurement into the database, unless it may be the machine's fault."""
-        if self._forgetful or measurement.reason in ("timed out", "crashed"):
-            return  # it is tried again next time
+        """Put a measurement into the database."""
+        if self._forgetful:
+            return
         try:
             self.database.put(text, schedule, self.target.name, self.fingerprint, measurement)
         except CacheError as error:  # a disk that fills up must not cost what was measured

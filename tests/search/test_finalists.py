@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import luminal_lab as ll
+from luminal_lab.runtime import finalists
 from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.search import Budget, Database, Measurement, search
 from luminal_lab.search.finalists import expected_outputs, written
@@ -153,6 +154,32 @@ def test_a_program_with_a_wrong_output_is_told():
     assert isinstance(measurement, Measurement)
     assert measurement.reason == "wrong"
     assert name in measurement.message
+
+
+@pytest.mark.parametrize(
+    ("always", "order", "last"),
+    [
+        (False, [[0, 1, 2], [0, 2, 1]], ""),
+        (True, [[0, 1, 2], [0, 2, 1], [0, 2]], "crashed"),
+    ],
+)
+def test_a_program_that_ends_its_process_has_a_second_try(monkeypatch, always, order, last):
+    lives: list[list[int]] = []
+
+    def race(path, todo, out, expected, threads, seed, deadline):
+        lives.append(list(todo))
+        if 1 in todo and (len(lives) < 2 or always):
+            out[1] = Measurement(False, reason="crashed")
+            return 1
+        for k in todo:
+            out[k] = Measurement(True, (1.0,))
+        return None
+
+    monkeypatch.setattr(finalists, "_race", race)
+    monkeypatch.setattr(finalists, "_write", lambda path, candidates: None)
+    got = finalists.time_programs([None] * 3, [{}] * 3, threads=1)
+    assert lives == order
+    assert [m.reason for m in got] == ["", last, ""]
 
 
 def test_a_deadline_leaves_programs_untimed():

@@ -1,5 +1,6 @@
 """What a search promises: the same rows everywhere, sums that add up, an end on Ctrl-C."""
 
+import random
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from luminal_lab.errors import SearchError
-from luminal_lab.search import Budget, Database, Result, sample, search
+from luminal_lab.search import Budget, Database, Measurement, Result, sample, search
 from luminal_lab.search.strategies import STRATEGIES
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
@@ -129,6 +130,65 @@ def test_a_time_that_is_much_longer_than_predicted_is_taken_again(attention):
         again = search(attention, Budget("quick"), target=target, database=database)
         assert len(target.measured) == count
         assert again.rows[0].measured == row.measured
+
+
+class Disturbed(FakeTarget):
+    """Other programs disturb it: any measurement may take far too long, or fail."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.rng = random.Random(seed)
+        self.program_seconds = lambda c: c.seconds * self.rng.uniform(1, 3)
+
+    def schedules(self, kernel):
+        return [{"tile": n} for n in range(7)]
+
+    def measure(self, jobs, **options):
+        for m in super().measure(jobs, **options):
+            dice = self.rng.random()
+            if dice < 0.1:
+                yield Measurement(False, reason="timed out" if dice < 0.05 else "crashed")
+            else:
+                factor = self.rng.choice([1, 1, 1.1, 1.4, 3, 30])
+                yield replace(m, seconds=tuple(s * factor for s in m.seconds))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_second_search_measures_nothing_however_disturbed_the_first_one_was(block, seed):
+    with Database(":memory:") as database:
+        first = search(block, Budget("quick"), target=Disturbed(seed), database=database)
+        target = Disturbed(seed + 100)
+        second = search(block, Budget("quick"), target=target, database=database)
+    assert target.measured == []
+    assert target.programs_run == []
+    assert second.timings == 0
+    assert second.table().equals(first.table())
+    assert second.final_table().equals(first.final_table())
+
+
+def test_what_may_have_failed_from_outside_is_tried_again_at_once(attention):
+    class Unlucky(FakeTarget):
+        """A first measurement times out; with a schedule of its own a kernel never ends."""
+
+        def measure(self, jobs, **options):
+            for m in super().measure(jobs, **options):
+                *before, job = self.measured
+                same = [
+                    j for j in before if (j.kernel, j.schedule) == (job.kernel, job.schedule)
+                ]
+                bad = not same or job.schedule is not None
+                yield Measurement(False, reason="timed out") if bad else m
+
+    with Database(":memory:") as database:
+        target = Unlucky()
+        result = search(attention, Budget("quick"), target=target, database=database)
+        assert result.rows[0].measured is not None
+        tried = [k for k in result.records.values() if k.measurement.ok]
+        assert tried
+        assert all(k.schedule is None for k in tried)
+        assert len(target.measured) == 2 * sum(k.tried for k in result.records.values())
+        again = search(attention, Budget("quick"), target=Unlucky(), database=database)
+        assert again.timings == 0  # what fails twice is believed
 
 
 def test_an_interrupt_while_measuring_keeps_what_was_found(block):
