@@ -1,5 +1,7 @@
 """Every candidate computes the program; a rule that says otherwise is caught and named."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ from tests.search.agreement import (
 )
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
-from tests.search.zoo import SIZES, ZOO, made
+from tests.search.zoo import EMPTY, SIZES, ZOO, made
 
 UNSOUND = """
 ;; law: a wrong one: a root is a half
@@ -127,6 +129,79 @@ def test_compiled_candidates_agree(name, dtype):
 @pytest.mark.parametrize("name", ZOO)
 def test_compiled_candidates_of_every_program_agree(name, dtype, size):
     compiled(name, dtype, size, 10)
+
+
+HOSTILE = {
+    "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "-0": -0.0, "tiny": 1e-42
+}  # fmt: skip
+
+
+def spoiled(args, place: int, number: float):
+    """The arguments with one element of one of them replaced; every second one by a -0."""
+    x = args[place].clone(memory_format=torch.contiguous_format)
+    x.view(-1)[x.numel() // 3] = number
+    if number == 0:
+        x.view(-1)[::2] = number
+    return (*args[:place], x, *args[place + 1 :])
+
+
+def hostile(name: str, dtype: torch.dtype) -> None:
+    """NaN, infinities, -0 and subnormals in one argument: in float64, and compiled."""
+    program, args = made(name, dtype, "small")
+    with torch.no_grad():
+        egraph = saturate(ll.capture(program, args))
+    candidates = sample(egraph, 40, seed=1)
+    reached = 0
+    for place, number in product(range(len(args)), HOSTILE.values()):
+        if not (torch.is_tensor(args[place]) and args[place].dtype == dtype):
+            continue
+        given = spoiled(args, place, number)
+        evaluated = Evaluated(egraph, given)
+        reached += any(bool((~w.isfinite()).any()) for w in evaluated.want.values())
+        assert evaluated.disagreements(candidates, ROUNDED[dtype]) == [], (place, number)
+        some = candidates[::20]
+        assert compiled_disagreements(egraph, given, some, COMPILED[dtype]) == [], number
+    assert reached, "no hostile number came through"
+
+
+@pytest.mark.parametrize("name", ["causal", "masked-rows", "rms-linear", "cross-entropy"])
+def test_candidates_agree_about_hostile_numbers(name):
+    hostile(name, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ZOO)
+def test_candidates_of_every_program_agree_about_hostile_numbers(name, dtype):
+    hostile(name, dtype)
+
+
+def nothing(name: str, size: str) -> None:
+    """A program of empty tensors, where PyTorch has an answer."""
+    program, args = made(name, torch.float32, size)
+    try:
+        program(*args)
+    except (RuntimeError, IndexError) as error:
+        pytest.skip(f"PyTorch: {str(error)[:80]}")
+    with torch.no_grad():
+        egraph = saturate(ll.capture(program, args))
+    candidates = sample(egraph, 20, seed=1)
+    assert Evaluated(egraph, args).disagreements(candidates, 1e-9) == []
+    some = candidates[:1]
+    assert compiled_disagreements(egraph, args, some, COMPILED[torch.float32]) == []
+
+
+@pytest.mark.parametrize("size", EMPTY)
+@pytest.mark.parametrize("name", ["causal", "rms-linear", "cross-entropy", "experts"])
+def test_candidates_agree_about_nothing(name, size):
+    nothing(name, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", EMPTY)
+@pytest.mark.parametrize("name", ZOO)
+def test_candidates_of_every_program_agree_about_nothing(name, size):
+    nothing(name, size)
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -21,6 +21,11 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "odd": {"b": 3, "s": 5, "t": 11, "h": 2, "g": 1, "d": 6, "f": 17},
     "one": {"b": 1, "s": 1, "t": 3, "h": 1, "g": 1, "d": 2, "f": 1},
 }
+# No batch, and no keys: PyTorch computes most programs at these sizes too.
+EMPTY: Mapping[str, Mapping[str, int]] = {
+    "no-batch": {"b": 0, "s": 6, "t": 7, "h": 4, "g": 2, "d": 4, "f": 24},
+    "no-keys": {"b": 2, "s": 6, "t": 0, "h": 4, "g": 2, "d": 4, "f": 24},
+}
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,8 @@ class MultiHead(nn.Module):
         b, s, e = x.shape
         y = x if y is None else y
         q = self.q(x).view(b, s, self.h, self.d).transpose(1, 2)
-        k = self.k(y).view(b, -1, self.g, self.d).transpose(1, 2)
-        v = self.v(y).view(b, -1, self.g, self.d).transpose(1, 2)
+        k = self.k(y).view(b, y.shape[1], self.g, self.d).transpose(1, 2)
+        v = self.v(y).view(b, y.shape[1], self.g, self.d).transpose(1, 2)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rotary:
@@ -410,7 +415,7 @@ def statistics(x):
 def padding(size: Size, masked_rows: bool = False) -> torch.Tensor:
     """`(b, 1, 1, t)` of bools: the last batch entry sees less, or nothing."""
     seen = torch.ones(size.b, 1, 1, size.t, dtype=torch.bool)
-    seen[-1, ..., 0 if masked_rows else (size.t + 1) // 2 :] = False
+    seen[-1:, ..., 0 if masked_rows else (size.t + 1) // 2 :] = False
     return seen
 
 
@@ -498,7 +503,7 @@ ZOO: Mapping[str, Callable[[Size], Made]] = {
 def made(name: str, dtype: torch.dtype = torch.float32, size: str = "small") -> Made:
     """A program and its arguments, the same each time."""
     torch.manual_seed(len(name))
-    program, args = ZOO[name](Size(**SIZES[size], dtype=dtype))
+    program, args = ZOO[name](Size(**{**SIZES, **EMPTY}[size], dtype=dtype))
     if isinstance(program, nn.Module):
         program = program.to(dtype).eval()
     return program, args
