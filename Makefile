@@ -57,8 +57,8 @@ demo: setup  ## compile and run a real sentence encoder, and write demo-report.h
 test: setup  ## run the test suite (without the tests marked slow)
 	$(PY) -m pytest -n $(JOBS) --dist loadscope $(ARGS)
 
-test-slow: setup  ## run the tests marked slow
-	$(PY) -m pytest -m slow $(ARGS)
+test-slow: setup  ## run the tests marked slow, but those of `make agree`
+	$(PY) -m pytest -m slow --ignore tests/search/test_agree.py -n $(JOBS) --dist loadscope $(ARGS)
 
 agree: setup  ## check that random candidates of every kind of program agree (half an hour)
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
