@@ -30,9 +30,14 @@ def by_stride(store: Stmt) -> list[str]:
     return sorted(store.axes, key=lambda a: (-stride(a), a))
 
 
-def is_heavy(s: Stmt) -> bool:
-    """Whether a statement does so much arithmetic that unrolling it far only spills."""
-    return any(terms.work(v) > 24 for v in s.values)
+def is_heavy(s: Stmt, along: str | None = None) -> bool:
+    """Whether a statement does so much arithmetic that unrolling it far only spills.
+
+    Arguments:
+        s: The statement.
+        along: Count only what differs between the points of this axis.
+    """
+    return any(terms.work(v, along) > 24 for v in s.values)
 
 
 def loads(s: Stmt) -> list[Value]:

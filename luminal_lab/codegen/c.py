@@ -147,6 +147,7 @@ class _Renderer(StatementPrinter):
                 self._launch(node, f"{self.entry}{suffix}_{k}")
             else:
                 self.node(node)
+                self._fence((node,))
         out, self.lines = self.lines, []
         return "\n".join(line for line in out if line.strip()) + "\n"
 
@@ -279,11 +280,17 @@ class _Renderer(StatementPrinter):
                 self.close()
         self.nodes(body)
         self.close()
+        self._fence((loop,))
         text = "\n".join(line for line in self.lines if line.strip())
         self.functions.append(
             f"static void {name}(void *ctx, long lo, long hi) {{\n{text}\n}}\n"
         )
         self.lines, self.depth, self.declared, self.blocks, self.origins = saved
+
+    def _fence(self, nodes: tuple[Node, ...]) -> None:
+        """Streamed results become visible to other threads before the task ends."""
+        if any(isinstance(node, Store) and node.stream for node, _ in walk(nodes)):
+            self.emit("ll_nt_fence();")
 
     def _long(self, n: Any) -> str:
         return f"{n}L" if isinstance(n, int) else self._size(n)

@@ -49,7 +49,8 @@ def prelude(machine: Machine | None = None) -> str:
 @lru_cache(maxsize=8)
 def _prelude(w: int) -> str:
     parts = [_TYPES.replace("@W", str(w)), _scalar_conversions()]
-    parts.append("".join(_memory(*row) for row in MEMORY))
+    parts.append(_streaming(w))
+    parts.append("".join(_memory(w, *row) for row in MEMORY))
     parts.append(
         _MATH.replace("@EXP2", _horner(EXP2, "f")).replace("@LOG2", _horner(LOG2, "m"))
     )
@@ -213,25 +214,75 @@ LL_FN vf ll_round_f8e5m2(vf x) { for (int q = 0; q < W; ++q) x[q] = ll_round_f8e
 """
 
 
-def _memory(name: str, c: str, vector: str, scalar: str) -> str:
+def _streaming(w: int) -> str:
+    """Stores of 16 bytes up to a register past the caches, and the fence behind them."""
+    isa = {16: "__AVX512F__", 8: "__AVX__"}.get(w, "__SSE2__")
+    text = (
+        "/* Stores past the caches, where x86 has them: to aligned places, and weakly ordered */\n"
+        f"#if defined(__x86_64__) && defined({isa})\n#define LL_NT 1\n"
+    )
+    for n, suffix in ((16, ""), (32, "256"), (64, "512")):
+        if n <= 4 * w:
+            text += (
+                f"typedef float ll_v{n} __attribute__((vector_size({n}), may_alias));\n"
+                "#ifdef __clang__\n"
+                f"LL_FN void ll_nt{n}(void *p, ll_v{n} x) {{ __builtin_nontemporal_store(x, (ll_v{n} *)p); }}\n"
+                "#else\n"
+                f"LL_FN void ll_nt{n}(void *p, ll_v{n} x) {{ __builtin_ia32_movntps{suffix}((float *)p, x); }}\n"
+                "#endif\n"
+            )
+    text += "LL_FN void ll_nt_fence(void) { __builtin_ia32_sfence(); }\n"
+    return text + "#else\n#define LL_NT 0\nLL_FN void ll_nt_fence(void) {}\n#endif\n"
+
+
+def _stream(w: int, name: str, c: str, vector: str, memory: str, value: str) -> str:
+    """The store of a whole vector past the caches, an ordinary one where that cannot be.
+
+    Arguments:
+        w: Lanes.
+        name: The element's name.
+        c: Its type in memory.
+        vector: The type of the vector in registers.
+        memory: The type of the vector in memory; empty when that is written lane by lane.
+        value: The vector `x` as one of these.
+    """
+    size = {"double": 8, "long": 8, "float": 4, "int": 4}.get(c, 2 if "short" in c else 1) * w
+    step = min(size, 4 * w)  # bytes of one store
+    text = f" ll_st_{name}(p, x); "
+    if memory and step >= 16:
+        parts = " ".join(
+            f"ll_nt{step}((char *)p + {k * step}, u.part[{k}]);" for k in range(size // step)
+        )
+        text = (
+            "\n#if LL_NT\n"
+            f"  if (!((unsigned long)p % {step})) {{\n"
+            f"    union {{ {memory} x; ll_v{step} part[{size // step}]; }} u = {{{value}}};\n"
+            f"    {parts}\n"
+            "    return;\n"
+            f"  }}\n#endif\n {text}"
+        )
+    return f"LL_FN void ll_nt_{name}({c} *p, {vector} x) {{{text}}}\n"
+
+
+def _memory(w: int, name: str, c: str, vector: str, scalar: str) -> str:
     """Scalar get/put, vector load/store, and partial vector load/store of one element type."""
     get, put = "*p", f"({c})x"
     load: str | None = None
-    store: str | None = None
+    memory, value = "", "x"  # what a whole vector is stored as
     raw = {"short": "vs", "signed char": "vb", "unsigned char": "vub", "unsigned short": "vus"}
     if name in ("f32", "f64", "i32", "i64"):
-        load, store = f"*(const {vector}_u *)p", f"*({vector}_u *)p = x"
+        load, memory = f"*(const {vector}_u *)p", vector
     elif name in ("i16", "i8", "u8"):
         load = f"LL_CONVERT(*(const {raw[c]}_u *)p, vi)"
-        store = f"*({raw[c]}_u *)p = LL_CONVERT(x, {raw[c]})"
+        memory, value = raw[c], f"LL_CONVERT(x, {raw[c]})"
     elif name == "bool":
         get, put = "*p != 0", "(unsigned char)(x != 0)"
         load = "LL_CONVERT(*(const vub_u *)p, vi) != 0"
-        store = "*(vub_u *)p = LL_CONVERT(x & 1, vub)"
+        memory, value = "vub", "LL_CONVERT(x & 1, vub)"
     elif name in ("f16", "bf16"):
         get, put = f"ll_from_{name}_s(*p)", f"({c})ll_to_{name}_s(x)"
         load = f"ll_from_{name}(LL_CONVERT(*(const vus_u *)p, vi))"
-        store = f"*(vus_u *)p = LL_CONVERT(ll_to_{name}(x), vus)"
+        memory, value = "vus", f"LL_CONVERT(ll_to_{name}(x), vus)"
     else:
         get, put = f"ll_from_{name}_s(*p)", f"({c})ll_to_{name}_s(x)"
     lane = "p[q]" if get == "*p" else f"ll_get_{name}(p + q)"
@@ -255,7 +306,7 @@ def _memory(name: str, c: str, vector: str, scalar: str) -> str:
         f"{{ {vector} r; for (int q = 0; q < W; ++q) r[q] = {lane}; return r; }}"
     )  # fmt: skip
     full_store = (
-        f"{{ {store}; }}" if store else
+        f"{{ *({memory}_u *)p = {value}; }}" if memory else
         f"{{ for (int q = 0; q < W; ++q) ll_put_{name}(p + q, x[q]); }}"
     )  # fmt: skip
     return (
@@ -263,6 +314,7 @@ def _memory(name: str, c: str, vector: str, scalar: str) -> str:
         f"LL_FN void ll_put_{name}({c} *p, {scalar} x) {{ *p = {put}; }}\n"
         f"LL_FN {vector} ll_ld_{name}(const {c} *p) {full_load}\n"
         f"LL_FN void ll_st_{name}({c} *p, {vector} x) {full_store}\n"
+        f"{_stream(w, name, c, vector, memory, value)}"
         f"LL_FN {vector} ll_ldn_{name}(const {c} *p, int n) {{ {partial_load} }}\n"
         f"LL_FN void ll_stn_{name}({c} *p, {vector} x, int n) {{ {partial_store} }}\n"
     )

@@ -194,9 +194,13 @@ class StatementPrinter:
                   bool(local.layout) and local.layout[-1][0] == p.vector)  # fmt: skip
 
     def _put(
-        self, store, base, e: Expr, p: Point, printer, address, lanes: bool, unit: bool
-    ) -> None:
-        """Store one expression; `lanes` says whether its points lie along the vector axis."""
+        self, store, base, e: Expr, p: Point, printer, address, lanes: bool, unit: bool,
+        full: str = "st",
+    ) -> None:  # fmt: skip
+        """Store one expression; `lanes` says whether its points lie along the vector axis.
+
+        `full` is the prelude's name of how a whole vector is stored.
+        """
         if p.vector is None or not lanes:
             self.emit(f"ll_put_{store}({base} + {address()}, {e.code});")
             return
@@ -205,7 +209,7 @@ class StatementPrinter:
             if p.count:
                 self.emit(f"ll_stn_{store}({base} + {address()}, {e.code}, {p.count});")
             else:
-                self.emit(f"ll_st_{store}({base} + {address()}, {e.code});")
+                self.emit(f"ll_{full}_{store}({base} + {address()}, {e.code});")
             return
         name = self.fresh()
         self.emit(f"{TYPES[e.type][1]} {name} = {e.code};")
@@ -334,7 +338,7 @@ class StatementPrinter:
             )
             self._put(buffer.dtype.name, self.names.memory(s.buffer), e, p, printer,
                       lambda q="", p=p: printer.index(s.index, p, lane=q),
-                      p.vector in s.index.axes, unit)  # fmt: skip
+                      p.vector in s.index.axes, unit, "nt" if s.stream else "st")  # fmt: skip
 
     def _combine(
         self, op: str, t: str, a: Expr, b: Expr, vector: bool, printer: ValuePrinter

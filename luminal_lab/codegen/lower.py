@@ -21,6 +21,7 @@ from luminal_lab.codegen import alloc, analysis, nests, online, predicates, stag
 from luminal_lab.codegen.body import Body, Stmt, identity
 from luminal_lab.codegen.dots import Product
 from luminal_lab.codegen.schedule import Schedule, body_of, check, simd_body
+from luminal_lab.codegen.streaming import streamable, whole_lines
 from luminal_lab.codegen.tile import (
     Accumulate,
     Assign,
@@ -131,6 +132,7 @@ class Lowering:
         self.everything: list[Stmt] = []
         self.build_stmts: list[Stmt] = []
         self.images: list[str] = []  # buffers of the kernel's own
+        self.streamed: frozenset[str] = frozenset()  # results that go past the caches
 
     def run(self) -> TileProgram:
         """The tile program."""
@@ -139,6 +141,8 @@ class Lowering:
         stmts = staging.keep_results(staging.stage_products(stmts, self), self)
         stmts = staging.pack_constants(stmts, self)
         self.everything = stmts
+        if self.schedule.stream:
+            self.streamed = streamable(stmts, self.body, self.machine)
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
         body = self.top(stmts, order)
@@ -454,8 +458,7 @@ class Lowering:
         for s in stmts:
             vector = self._vector(s, scope) if scope.nest else None
             if s.kind == "store":
-                assert s.index is not None
-                out.append(Store(s.name, s.index, s.value, vector, s.scatter, s.values[1:]))
+                out.append(self._store(s, vector, scope))
                 continue
             if s.kind == "reduce":
                 lanes = self._lanes_of(s, scope) if scope.nest else ()
@@ -466,3 +469,10 @@ class Lowering:
             self.declare(s)
             out.append(Assign(s.target or s.name, s.value, vector))
         return out
+
+    def _store(self, s: Stmt, vector: str | None, scope: Scope) -> Store:
+        assert s.index is not None
+        step = scope.step(vector, self.extents) if vector else 1
+        innermost = scope.path[-1][0] if scope.path else ""
+        stream = s.name in self.streamed and whole_lines(s, vector, step, innermost)
+        return Store(s.name, s.index, s.value, vector, s.scatter, s.values[1:], stream)

@@ -17,6 +17,7 @@ from luminal_lab.codegen import analysis
 from luminal_lab.codegen.body import Body, Stmt, statements
 from luminal_lab.codegen.dots import Product, products
 from luminal_lab.codegen.splits import split_reductions
+from luminal_lab.codegen.streaming import undecided, worth_streaming
 from luminal_lab.codegen.windows import windows
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
@@ -38,6 +39,7 @@ class Schedule:
         column_block: Points of a vector axis whose accumulators stay in the first-level cache
             while another axis is reduced; and how many steps of that axis are unrolled inside.
         keep: Where an expensive value lives that a later phase needs again.
+        stream: Send results past the caches (`simd`; see `streaming.py`).
     """
 
     style: Literal["simd", "block"] = "simd"
@@ -47,6 +49,7 @@ class Schedule:
     unroll: int = 4
     column_block: tuple[int, int] = (1024, 4)
     keep: Keep = "output"
+    stream: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -108,6 +111,8 @@ def check(schedule: Schedule, body: Body, machine: Machine) -> None:
         refuse(f"unroll {schedule.unroll}, column_block {schedule.column_block}")
     if schedule.keep not in ("output", "scratch", "recompute"):
         refuse(f"keep={schedule.keep!r}")
+    if not isinstance(schedule.stream, bool):
+        refuse(f"stream={schedule.stream!r}")
 
 
 class _Key:
@@ -156,7 +161,9 @@ def _simd(body: Body, machine: Machine) -> Schedule:
     serial = tuple(online_loops(body, dots, machine))
     tiles = tuple((p.rows_tile, p.cols_tile) for p in dots)
     heavy = any(analysis.is_heavy(s) for s in body.stmts)
-    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4)
+    # products are bound by arithmetic, and a value kept in its output is read there again
+    far = not dots and not analysis.has_shared_phases(body) and worth_streaming(body, machine)
+    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4, stream=far)
 
 
 def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
@@ -359,4 +366,6 @@ def neighbours(
         if analysis.has_columns(body):
             for block in ((512, 4), (2048, 4), (1024, 8), (1024, 1)):
                 out.append(replace(schedule, column_block=block))
+    if undecided(body, machine):
+        out.append(replace(schedule, stream=not schedule.stream))
     return list(dict.fromkeys(out))

@@ -162,10 +162,19 @@ def is_expensive(v: Value) -> bool:
     return any(t.op in EXPENSIVE for t in postorder([v]))
 
 
-def work(v: Value) -> int:
-    """A rough count of vector instructions for one point."""
+def work(v: Value, along: str | None = None) -> int:
+    """A rough count of vector instructions for one point.
+
+    Arguments:
+        v: The term.
+        along: Count only what differs between the points of this axis.
+    """
     cost = {"exp2": 12, "log2": 18, "sin": 24, "erf": 28, "sqrt": 6, "recip": 6, "mod": 8}
-    return sum(cost.get(t.op, 1) for t in postorder([v]) if t.op not in ("const", "iota"))
+    return sum(
+        cost.get(t.op, 1)
+        for t in postorder([v])
+        if t.op not in ("const", "iota") and (along is None or along in t.free)
+    )
 
 
 def factors(v: Value) -> list[Value]:

@@ -34,6 +34,9 @@ Statements:
 | `Fold(local, op, source)` | `local[axes] = op-reduction of the source's lanes` |
 | `Store(buffer, index, value)` | `buffer[index] = value` |
 
+`Store(stream=True)` marks lines of memory that are written whole and not read again by the
+kernel: C sends them past the caches where it can. It changes no result.
+
 `Accumulate(dot=True)` marks a product of two factors of which each has an axis that the other
 lacks: Triton prints `tl.dot`, Metal simdgroup matrices, C a register tile. It is a property of
 the free axes, computed by the lowering.
@@ -203,7 +206,7 @@ class Store:
     """`buffer[index] = value`; the index is a flat element offset.
 
     A `scatter` (`set` or `add`) stores at an index with the values `at` for `@0…`, and does
-    nothing where that is outside of the buffer.
+    nothing where that is outside of the buffer. `stream` is a hint: see the module's text.
     """
 
     buffer: str
@@ -212,6 +215,7 @@ class Store:
     vector: str | None = None
     scatter: str = ""
     at: tuple[Value, ...] = ()
+    stream: bool = False
 
 
 Statement = Init | Assign | Accumulate | Fold | Store
@@ -361,7 +365,8 @@ def _lines(nodes: tuple[Node, ...], depth: int) -> Iterator[str]:
         else:
             at = "".join(f"; @{k}={show(v)}" for k, v in enumerate(n.at))
             sign = "+=" if n.scatter == "add" else "="
-            yield f"{pad}{n.buffer}[{n.index}{at}] {sign} {show(n.value)}{vector}"
+            past = "  stream" if n.stream else ""
+            yield f"{pad}{n.buffer}[{n.index}{at}] {sign} {show(n.value)}{vector}{past}"
 
 
 _INFIX = {"add": "+", "mul": "*", "lessthan": "<", "mod": "%"}

@@ -529,8 +529,17 @@ class _Memory:
         reads = sum(self.first.values()) + self.extra
         footprint = int(reads + self.stored)
         rate = self.body.machine.bandwidth_for(footprint)
-        written = self.stored * (1.5 if rate == self.body.machine.bandwidth else 1.0)
+        beyond = rate == self.body.machine.bandwidth
+        # an ordinary store reads its line first, from memory when the caches do not hold it
+        written = self.stored * (1.5 if beyond and not self._streamed(footprint, rate) else 1.0)
         return (reads + self.stored + self.bytes_again, (reads + written) / rate + self.again)
+
+    def _streamed(self, footprint: int, rate: float) -> bool:
+        """Whether code generation sends the results past the caches, by default."""
+        body = self.body
+        scattered = any(o.scatter for o in body.kernel.outputs)
+        busy = body.dots or body.compute > footprint / rate
+        return body.machine.streams(footprint) and not scattered and not busy
 
 
 def _phase(context: Context) -> tuple:

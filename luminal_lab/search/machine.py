@@ -64,6 +64,13 @@ class Machine:
         near = _mixed(footprint, self.threads * self.l2, inner, middle)
         return 1 / _mixed(footprint, self.l3, near, outer)
 
+    def streams(self, footprint: int) -> bool:
+        """Whether results of a kernel that touches so many bytes had better go past the caches.
+
+        Of a working set far beyond the last level little is left there for the next kernel.
+        """
+        return footprint > self.l3 * 3 // 2
+
     def save(self, path: str | Path) -> None:
         """Write it as JSON."""
         Path(path).write_text(json.dumps(asdict(self), indent=1, sort_keys=True))
