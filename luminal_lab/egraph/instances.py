@@ -361,6 +361,8 @@ class Instance:
             return self._value(
                 Term("Online", children, (axis,)), free, self.dtypes[children[0]]
             )
+        if head not in SIGNATURES:
+            raise RuleError(f"there is no op {head!r}; rules/language.egg has them all")
         children = tuple(self._ground(a, "V") for a in args[: 1 if head == "Cast" else None])
         dtype = self.dtypes[children[-1]]
         attrs: tuple[Any, ...] = ()

@@ -10,6 +10,7 @@ import pytest
 
 from luminal_lab.egraph.rulebook import rule_info
 from luminal_lab.egraph.soundness import builtin_rules, check_rule
+from luminal_lab.errors import RuleError
 
 # The rule, what is replaced in it, and by what.
 BROKEN = [
@@ -68,3 +69,13 @@ def test_a_broken_rule_is_caught_and_named(name: str, old: str, new: str) -> Non
     assert f"broken-{name}" in repr(check)
     assert check.failure.said or (check.failure.left and check.failure.right)
     assert len(str(check.failure)) < 2000
+
+
+def test_an_op_that_does_not_exist_is_named() -> None:
+    with pytest.raises(RuleError, match="there is no op 'Un'"):
+        check_rule(
+            """
+            ;; law: no law
+            ;; class: exact
+            (rewrite (Mul (Un "exp2" a) b) a :name "unknown")"""
+        )
