@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 import warnings
@@ -21,7 +22,7 @@ from luminal_lab.search.race import calibration
 from luminal_lab.search.region import Individual
 from luminal_lab.search.result import KernelRecord
 from luminal_lab.search.target import Job, Measurement, Target
-from luminal_lab.search.verify import RegionVerifier
+from luminal_lab.search.verify import RegionVerifier, built_in
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph
@@ -104,7 +105,7 @@ class Measurer:
         self.egraph, self.assembler, self.target = egraph, assembler, target
         self.database = database
         self.timings = 0
-        self.fingerprint = target.fingerprint()
+        self.fingerprint = target.fingerprint() + _own_rules(egraph)
         self.known: dict[str, _Known] = {}
         self.trials = trial_sizes(symbols_of(egraph.hlir).values())
         self._verifiers: dict[tuple[int, int], RegionVerifier] = {}
@@ -363,6 +364,19 @@ class _Jobs:
 
     def __iter__(self) -> Iterator[Job]:
         return self.jobs
+
+
+def _own_rules(egraph: EGraph) -> str:
+    """What tells verdicts under rules of a user's own from those under the built-in ones.
+
+    A kernel is compared with what its e-class means. A false rule can make one class out of
+    two, so what was found there counts for this program under these rules, and nothing else.
+    """
+    own = [r.text for r in egraph.rules if not built_in(r)]
+    if not own:
+        return ""
+    text = "\n".join([*own, egraph.hlir.text(sources=False)])
+    return f" rules {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def trial_sizes(symbols: Iterable[Symbol]) -> tuple[dict[str, int], ...]:

@@ -309,7 +309,7 @@ class RegionVerifier:
             made = [e for e in nodes if e in false and e.rule != ENCODED]
             if not made:
                 return self._uniter
-            made.sort(key=lambda e: (e.iteration, _built_in(self.rules[e.rule])))
+            made.sort(key=lambda e: (e.iteration, built_in(self.rules[e.rule])))
             rules = list(dict.fromkeys(e.rule for e in made))
             # A true rule makes false e-nodes too, once a false one has united its terms.
             return next((r for r in rules if self._is_false(r)), self._uniter)
@@ -340,7 +340,7 @@ class RegionVerifier:
         """
         matched = {name for it in self.part.report.iterations for name in it.matches}
         suspects = [r for r in self.egraph.rules if r.name in matched]
-        for rule in sorted(suspects, key=_built_in):  # a user's own rules first
+        for rule in sorted(suspects, key=built_in):  # a user's own rules first
             if self._is_false(rule.name):
                 return rule.name
         return "unknown: it united two terms of the program"
@@ -358,7 +358,7 @@ class RegionVerifier:
 def _checkable(rule: RuleInfo) -> str:
     """What `check_rule` takes: the name of a rule that is built in, the text of another."""
     text = f";; law: {rule.law}\n;; class: {rule.tolerance}\n{rule.text}"
-    return rule.name if _built_in(rule) else text
+    return rule.name if built_in(rule) else text
 
 
 def kernel_tolerance(kernel: Kernel | LibraryKernel, rules: Mapping[str, str]) -> float:
@@ -383,7 +383,8 @@ def program_tolerance(candidate: Candidate, rules: Mapping[str, str]) -> float:
     return max((kernel_tolerance(k, rules) for k in candidate.kernels), default=0.0)
 
 
-def _built_in(rule: RuleInfo) -> bool:
+def built_in(rule: RuleInfo) -> bool:
+    """Whether a rule ships with the compiler."""
     return any(rules_dir().rglob(rule.file))
 
 

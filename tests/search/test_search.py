@@ -7,7 +7,9 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
+import luminal_lab as ll
 from luminal_lab.errors import SearchError
 from luminal_lab.search import Budget, Database, Measurement, Result, sample, search
 from luminal_lab.search.strategies import STRATEGIES
@@ -305,3 +307,20 @@ def test_sampling_gives_distinct_candidates(block):
     assert [c.name for c in sample(block, 40, seed=6)] != [c.name for c in again]
     few = sample(saturated("gelu"), 10_000, seed=0)
     assert 1 <= len(few) < 10_000
+
+
+def test_what_is_right_under_a_users_rules_is_not_right_elsewhere():
+    # The maximum is right in the first program, and remembered. In the second one a false law
+    # puts it into the class of the minimum.
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    law = """
+    ;; law: the largest of k*x is k times the largest x (k > 0 was forgotten)
+    ;; class: exact
+    (rewrite (Red "max" j (Mul x (Const k d))) (Mul (Red "max" j x) (Const k d)) :name "scaled")
+    """
+    with Database(":memory:") as database:
+        for fn in (lambda x: x.amax(-1), lambda x: x.amin(-1)):
+            egraph = ll.saturate(ll.capture(fn, (x,)), rules=law, check=False)
+            found = search(egraph, Budget("quick"), target=FakeTarget(), database=database)
+        found = {(r.status, r.rule) for r in found.rows}
+    assert ("rejected", "scaled") in found
