@@ -114,8 +114,8 @@ def in_float64(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def floor(workload: Workload) -> float:
-    """Seconds that the measured bandwidth and flops of the machine allow at best."""
+    """Seconds that the measured rates of the machine allow at best, call after call."""
     from luminal_lab.runtime.cpu import CpuTarget
 
     machine = CpuTarget().machine()
-    return max(workload.bytes / machine.bandwidth, workload.flops / machine.dot_flops)
+    return max(machine.least_seconds(workload.bytes), workload.flops / machine.dot_flops)

@@ -66,8 +66,8 @@ class KernelTime:
         bytes: Bytes that one call must read and write, each once.
         flops: Arithmetic of one call (a multiply-add is two).
         floor: Seconds that one call needs at the measured rates of the machine, were
-            its operands in main memory.
-        outside: Whether its operands exceed the last-level cache, so that `floor` binds.
+            its operands in the last-level cache as far as they fit, the rest in main memory.
+        outside: Whether its operands exceed that cache by far, so that `floor` binds.
     """
 
     kernel: int
@@ -355,7 +355,7 @@ def _kernels(
             continue
         together = tuple(map(sum, zip(*(c.seconds for c in mine))))
         nbytes, flops = compulsory_bytes(kernel), arithmetic(kernel, machine)
-        floor = max(nbytes / machine.bandwidth, flops / machine.dot_flops / _SLACK)
+        floor = max(machine.least_seconds(nbytes), flops / machine.dot_flops / _SLACK)
         out.append(
             KernelTime(
                 k,

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from luminal_lab.codegen.c_prelude import prelude
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.exclusive import timing
 from luminal_lab.runtime.memory import Block
@@ -147,11 +148,12 @@ class _Bench:
         rows = 12 if self.registers == 32 else 6
         native()  # before the kernels: they take ll_parallel_for from it
         flags = (f"-DLL_VW={lanes}", f"-DLL_MR={rows}")
-        unit = cc.Unit("calibrate.c", SOURCE.read_text(), flags)
+        helpers = prelude(replace(Machine(), vector_bytes=self.chip.vector_bytes))
+        unit = cc.Unit("calibrate.c", helpers + SOURCE.read_text(), flags)
         self.l1, self.l2, self.l3 = cache_sizes()
         self.far = 6 * max(self.l3, 16 << 20)  # a last level split between chips holds more
         self.work = _Work(cc.load(cc.shared_library([unit])), Block(self.far))
-        self.work.seconds("triad", self.far // 4, threads)  # touches every page, untimed
+        self.work.seconds("far", self.far // 4, threads)  # touches every page, untimed
         self.counts = {
             "dot": 4096 // (2 * lanes) * 2 * rows * 2 * lanes,
             "simple": 4 * 4096,
@@ -174,7 +176,8 @@ class _Bench:
         }
         for rate, nbytes in sizes.items():
             few = {threads, max(1, threads // 2)}
-            out[rate] = nbytes / min(work.seconds("triad", nbytes // 4, t) for t in few)
+            name = "far" if rate == "bandwidth" else "triad"
+            out[rate] = nbytes / min(work.seconds(name, nbytes // 4, t) for t in few)
         out["launch"] = work.launch(threads)
         return out
 

@@ -531,7 +531,7 @@ class _Memory:
         rate = self.body.machine.bandwidth_for(footprint)
         beyond = rate == self.body.machine.bandwidth
         # an ordinary store reads its line first, from memory when the caches do not hold it
-        written = self.stored * (1.5 if beyond and not self._streamed(footprint, rate) else 1.0)
+        written = self.stored * (2.0 if beyond and not self._streamed(footprint, rate) else 1.0)
         return (reads + self.stored + self.bytes_again, (reads + written) / rate + self.again)
 
     def _streamed(self, footprint: int, rate: float) -> bool:

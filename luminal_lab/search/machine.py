@@ -19,7 +19,7 @@ class Machine:
     Arguments:
         name: What it is, for titles.
         threads: Threads that a kernel runs on.
-        bandwidth: Bytes/s from main memory.
+        bandwidth: Bytes/s from and to main memory; an ordinary store moves its bytes twice.
         l3_bandwidth: Bytes/s from the last-level cache.
         l2_bandwidth: Bytes/s from the per-core caches.
         dot_flops: Flop/s of register-tiled products (a multiply-add is two).
@@ -63,6 +63,14 @@ class Machine:
         )  # fmt: skip
         near = _mixed(footprint, self.threads * self.l2, inner, middle)
         return 1 / _mixed(footprint, self.l3, near, outer)
+
+    def least_seconds(self, nbytes: int) -> float:
+        """Seconds that moving so many bytes takes at least, when it is done again and again.
+
+        What the last-level cache holds may still be there from the last time.
+        """
+        held = min(nbytes, self.l3)
+        return held / self.l3_bandwidth + (nbytes - held) / self.bandwidth
 
     def streams(self, footprint: int) -> bool:
         """Whether results of a kernel that touches so many bytes had better go past the caches.
