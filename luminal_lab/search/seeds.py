@@ -64,7 +64,7 @@ class Weights:
             for t, k in space.reads[cls.id]:
                 if space.options[cls.id]:
                     self.stored.append((len(self.work), t))
-                self._add(cls.id, -1, space.kids[cls.id][k], read)
+                self._add(cls.id, -1, space.kids[cls.id][k], read * self._shared(t))
             for t, k in space.through[cls.id]:
                 self.stored.append((len(self.work), t))
                 self._add(cls.id, -1, (), read + self._work(cls.free, cls.nodes[k]))
@@ -80,6 +80,12 @@ class Weights:
         self.option.append(option)
         self.kids.append(kids)
         self.work.append(work)
+
+    def _shared(self, t: int) -> float:
+        """A little less than 1 the larger a tensor is: of several that hold a value, more
+        values are read of the largest."""
+        size = math.prod(hint(n) for n in self.space.part.classes[t].shape)
+        return 1.0 - 1e-6 * math.log2(max(size, 1))
 
     def _points(self, axes: frozenset[str]) -> float:
         return math.prod(hint(self.space.part.extents[a]) for a in sorted(axes))
@@ -202,6 +208,29 @@ def sums_and_images(space: Space) -> tuple[bool, ...]:
     return tuple(place)
 
 
+def laws_sums(space: Space) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """The sums that no op of the program makes, and the program's own sums that are parts of them.
+
+    Laws make such sums where products share an operand: what several kernels would compute is
+    read of one tensor. Nothing is won before all of its parts are.
+    """
+    part = space.part
+    written = set(part.node_class.values())
+    made, parts = [False] * len(part.classes), [False] * len(part.classes)
+    roots: dict[int, int] = {}  # tensor -> the class of what it holds
+    for t in space.tensors:
+        for k in space.producers[t]:
+            e = part.classes[t].nodes[k]
+            if e.op == "kernel":
+                roots.setdefault(t, e.children[0])
+    for t, root in roots.items():
+        if t not in written and any(e.op == "red" for e in part.classes[root].nodes):
+            made[t] = True
+    for t, root in roots.items():
+        parts[t] = t in written and any(made[of] for of, _ in space.reads[root])
+    return tuple(made), tuple(parts)
+
+
 def everything_stored(space: Space) -> tuple[bool, ...]:
     """Store every tensor: one kernel per HLIR op."""
     stored = set(space.tensors)
@@ -219,6 +248,7 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     4. As 3, with the cheapest members.
     5. Nothing stored that need not be.
     6. The program as it was written, one kernel per op.
+    7. As 1 and as 5, with the sums stored that laws made in place of their parts.
     """
     producers = first_producers(space)
     nothing = (False,) * len(space.part.classes)
@@ -228,6 +258,11 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     first = (
         [] if images == reductions else [Genome(weights.cheapest(images), images, producers)]
     )
+    made, parts = laws_sums(space)
+    shared = []
+    for base in (images, nothing) if any(made) else ():
+        place = tuple((b or m) and not p for b, m, p in zip(base, made, parts))
+        shared.append(Genome(weights.cheapest(place), place, producers))
     return [
         *first,
         Genome(weights.cheapest(reductions), reductions, producers),
@@ -235,4 +270,5 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
         Genome(inline, reductions, producers),
         Genome(inline, nothing, producers),
         Genome(encoder_choice(space), everything_stored(space), producers),
+        *shared,
     ]
