@@ -134,6 +134,7 @@ class _Body:
         self.depth = self._depths()
         self.inline = self._inline_costs()
         self.innermost = self._contiguous()
+        self.out_innermost = self._contiguous_stores()
         self.dots = self._dots()
         self.around = self._around()
         self.constant = self._constant()
@@ -183,6 +184,15 @@ class _Body:
                 found = frozenset(own) or found  # indices say where rows are, not how they lie
             out[v] = found
         return out
+
+    def _contiguous_stores(self) -> frozenset[str]:
+        """The axes along which what is stored is contiguous."""
+        out: set[str] = set()
+        for o in self.kernel.outputs:
+            strides = self.kernel.buffers[o.buffer].element_strides
+            for i, stride in zip(o.index, strides, strict=True):
+                out |= {a for a in i.axes if i.coef(a) * stride == 1}
+        return frozenset(out)
 
     def _inline_costs(self) -> dict[Value, float]:
         """Vector operations to compute one element from memory, everything inlined."""
@@ -444,15 +454,31 @@ class _Body:
                 self._count(v, "dot", 2 * inner, self.dots[v])
             else:
                 each = MAXIMUM if v.attrs[0] == "max" else 1.0
-                self._count(v, "vector", each * (inner + self._folding(v, points)), 1.0)
+                work = inner / self._lanes_used(v.args[0]) + self._folding(v, points)
+                self._count(v, "vector", each * work, 1.0)
         elif v.op in SPECIAL:
             self._count(v, "special", SPECIAL[v.op] * points, 1.0)
         elif v in self.on_axes:
             pass  # tests on axes become loop bounds
         elif v.op != "load" and not self._is_dot_product(v):
+            points /= self._lanes_used(v)
             self._count(v, "vector", VECTOR.get(v.op, 1.0) * points, 1.0)
         elif v.op == "load":
             self._count(v, "vector", VECTOR["load"] * points, 1.0)
+
+    def _lanes_used(self, v: Value) -> float:
+        """The part of a vector that holds values, within reductions.
+
+        Lanes are points of an axis along which memory is contiguous: of a read, or of what is
+        stored. Where all of these are short, as in a product of groups of few channels, lanes
+        are idle. Outside of reductions neighbouring axes are one loop, and what is reduced
+        already lies in scratch in the order that suits.
+        """
+        if v.free <= self.out_set or self.depth[v] or not self.innermost[v]:
+            return 1.0
+        axes = (self.innermost[v] | self.out_innermost) & v.free
+        widest = max((self.extents[a] for a in axes), default=1)
+        return min(1.0, widest / self.machine.lanes(v.dtype.bytes))
 
     def _folding(self, v: Value, points: float) -> float:
         """Operations to fold vectors of partial results, where a row is reduced.
@@ -498,13 +524,13 @@ class _Memory:
     def load(self, v: Value, contexts: set[Context], row_bytes: float, tiles: float) -> None:
         """A read: once from memory, then again in other phases and for other tiles."""
         body, machine = self.body, self.body.machine
+        if not contexts:
+            return  # read when the executable is built
         buffer = body.kernel.buffers[v.attrs[0]]
         touched = min(buffer.nbytes, body.points(v.free) * buffer.dtype.bytes)
         self.first[buffer.name] = min(
             buffer.nbytes, max(self.first.get(buffer.name, 0.0), touched)
         )
-        if not contexts:
-            return
         passes = len(contexts) - 1
         if passes:
             near = row_bytes <= machine.l2 / 2
