@@ -262,7 +262,8 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
     shared = []
     for base in (images, nothing) if any(made) else ():
         place = tuple((b or m) and not p for b, m, p in zip(base, made, parts))
-        shared.append(Genome(weights.cheapest(place), place, producers))
+        for online in (True, False) if weights.online else (False,):
+            shared.append(Genome(weights.cheapest(place, online=online), place, producers))
     return [
         *first,
         Genome(weights.cheapest(reductions), reductions, producers),
