@@ -82,8 +82,10 @@ class Weights:
         self.work.append(work)
 
     def _shared(self, t: int) -> float:
-        """A little less than 1 the larger a tensor is: of several that hold a value, more
-        values are read of the largest."""
+        """A factor that falls a little with a tensor's size.
+
+        Of several tensors that hold a value, the largest is what most kernels share.
+        """
         size = math.prod(hint(n) for n in self.space.part.classes[t].shape)
         return 1.0 - 1e-6 * math.log2(max(size, 1))
 
@@ -209,7 +211,7 @@ def sums_and_images(space: Space) -> tuple[bool, ...]:
 
 
 def laws_sums(space: Space) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """The sums that no op of the program makes, and the program's own sums that are parts of them.
+    """The sums that no op of the program makes, and the program's own that are parts of them.
 
     Laws make such sums where products share an operand: what several kernels would compute is
     read of one tensor. Nothing is won before all of its parts are.
