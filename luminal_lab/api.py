@@ -222,7 +222,8 @@ def search(
         seed: The same seed and budget give the same candidates, in any process.
         progress: True for a progress bar, or a function called with each event.
         strategy: How to explore: `"genetic"`, `"beam"`, `"sampling"`, `"annealing"`,
-            `"descent"`, `"exhaustive"`, or a `search.Strategy` of your own.
+            `"descent"`, `"exhaustive"`, or a `search.Strategy` of your own. `"annealing:0.2"`
+            starts at that temperature.
         replay: A saved result, or its file: its candidates are rebuilt without exploring or
             measuring, and the table is the saved one.
         cancel: Set it, from any thread, to end the search and keep what was found.

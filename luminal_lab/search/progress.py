@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luminal_lab.search.result import Result
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class SearchEvent:
         total: Steps of this stage.
         best: Seconds of the best candidate so far (predicted, or measured where known).
         message: A few words.
+        result: Gives what was found so far, as `Search.result` does; it takes a while.
     """
 
     stage: str
@@ -25,6 +29,7 @@ class SearchEvent:
     total: int
     best: float | None = None
     message: str = ""
+    result: Callable[[], Result] | None = field(default=None, compare=False, repr=False)
 
 
 Listener = Callable[[SearchEvent], None]
@@ -35,9 +40,11 @@ class Progress:
 
     Arguments:
         to: False for nobody, True for progress bars, or a function of a `SearchEvent`.
+        result: What events offer as `result`.
     """
 
-    def __init__(self, to: bool | Listener):
+    def __init__(self, to: bool | Listener, result: Callable[[], Result] | None = None):
+        self._result = result
         self._listener = to if callable(to) else None
         self._bars = to is True
         self._bar: Any = None
@@ -46,7 +53,7 @@ class Progress:
     def __call__(self, event: SearchEvent) -> None:
         """Pass one event on."""
         if self._listener is not None:
-            self._listener(event)
+            self._listener(replace(event, result=self._result))
         elif self._bars:
             self._show(event)
 

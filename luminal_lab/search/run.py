@@ -120,7 +120,7 @@ class Search:
         # Others go on from an enumeration of what is small and the descents from the seeds.
         self.alone = not isinstance(strategy, str) or strategy == "exhaustive"
         self.egraph, self.seed, self.target = egraph, seed, target
-        self.progress, self.database = Progress(progress), database
+        self.progress, self.database = Progress(progress, self.result), database
         self.machine = target.machine() if target else Machine()
         self.assembler = Assembler(egraph, self.machine)
         self.regions = [

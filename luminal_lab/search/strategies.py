@@ -26,8 +26,10 @@ A strategy of your own:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from luminal_lab.errors import SearchError
@@ -171,13 +173,22 @@ def genetic(search: RegionSearch, rng: random.Random) -> Iterator[None]:
             yield
 
 
-def annealing(search: RegionSearch, rng: random.Random) -> Iterator[None]:
-    """Random moves from the best seed, accepted when better or by a falling chance; endless."""
+def annealing(
+    search: RegionSearch, rng: random.Random, temperature: float = 0.05
+) -> Iterator[None]:
+    """Random moves from the best seed, accepted when better or by a falling chance; endless.
+
+    Arguments:
+        search: Of a region.
+        rng: Where chances come from.
+        temperature: How much slower a move may be, as a share, to be accepted half of the time
+            at first; it falls by 3 % with each accepted move.
+    """
     seeds = search.seeds()
     if not seeds:
         return
     current = min(seeds, key=lambda s: s.seconds)
-    heat = 0.05
+    heat = temperature
     while True:
         moves = list(search.moves(current))
         if not moves:
@@ -247,11 +258,27 @@ STRATEGIES: dict[str, Strategy] = {
 def strategy_of(given: str | Strategy) -> Strategy:
     """The strategy of a name; a strategy itself is taken as it is.
 
+    Arguments:
+        given: A name of `STRATEGIES`, `"annealing:0.2"` for another first temperature, or a
+            strategy.
+
     Raises:
-        SearchError: when it is neither.
+        SearchError: when it is neither, or the temperature is no positive number.
     """
     if not isinstance(given, str) and callable(given):
         return given
+    name, colon, heat = str(given).partition(":")
+    if name == "annealing" and colon:
+        try:
+            temperature = float(heat)
+        except ValueError:
+            temperature = math.nan
+        if not 0.0 < temperature < math.inf:
+            raise SearchError(
+                f"the temperature of annealing must be a positive number, got {heat!r}",
+                fix='write "annealing:0.2"',
+            )
+        return partial(annealing, temperature=temperature)
     if given not in STRATEGIES:
         raise SearchError(
             f"unknown strategy {given!r}",

@@ -100,6 +100,7 @@ def plot(
     height: float = 260,
     zero: bool = False,
     diagonal: bool = False,
+    marked: float | None = None,
     standalone: bool = False,
 ) -> Html:
     """Lines and points over two axes.
@@ -113,6 +114,7 @@ def plot(
         height: In px, without the legend.
         zero: Whether the y axis starts at zero.
         diagonal: Whether to draw y = x.
+        marked: Where on the x axis a line marks what is being looked at.
         standalone: Whether the SVG carries its own style sheet.
     """
     kept = [(s, [(k, p) for k, p in enumerate(s.points) if _showable(p, x, y)]) for s in series]
@@ -142,6 +144,9 @@ def plot(
         low = max(x_ticks[0], y_ticks[0])
         high = min(x_ticks[-1], y_ticks[-1])
         body.append(_line(to_x(low), to_y(low), to_x(high), to_y(high), "edge dash"))
+    if marked is not None and _showable((marked, 1.0), x, y):
+        here = to_x(marked)
+        body.append(_line(here, top, here, height - bottom, "edge dash"))
     for n, (s, points) in enumerate(kept):
         colour = s.colour or COLOURS[n % len(COLOURS)]
         spots = [(to_x(a), to_y(b)) for _, (a, b) in points]

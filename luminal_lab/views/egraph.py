@@ -119,14 +119,25 @@ def _span(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if names else ""
 
 
-def growth_svg(egraph: EGraph, *, standalone: bool = False) -> Html:
-    """E-nodes and e-classes after each iteration, all regions together."""
-    last = max((len(p.report.iterations) for p in egraph.parts), default=0)
+def growth_svg(
+    egraph: EGraph, *, parts: Sequence[Part] = (), at: int | None = None,
+    standalone: bool = False,
+) -> Html:  # fmt: skip
+    """E-nodes and e-classes after each iteration.
+
+    Arguments:
+        egraph: What was saturated.
+        parts: Some of its regions; all together when empty.
+        at: An iteration to mark.
+        standalone: Whether the SVG carries its own style sheet.
+    """
+    parts = parts or egraph.parts
+    last = max((len(p.report.iterations) for p in parts), default=0)
     rows, classes = [], []
     for n in range(last):
-        at = [p.report.iterations[min(n, len(p.report.iterations) - 1)] for p in egraph.parts]
-        rows.append((float(n), float(sum(i.rows for i in at))))
-        classes.append((float(n), float(sum(i.classes for i in at))))
+        some = [p.report.iterations[min(n, len(p.report.iterations) - 1)] for p in parts]
+        rows.append((float(n), float(sum(i.rows for i in some))))
+        classes.append((float(n), float(sum(i.classes for i in some))))
     return chart.plot(
         f"E-nodes after each iteration: {units.plural(int(rows[-1][1]), 'e-node')} in the end"
         if rows
@@ -135,6 +146,7 @@ def growth_svg(egraph: EGraph, *, standalone: bool = False) -> Html:
         chart.Axis("", show=lambda v: f"{v:,.0f}", whole=True),
         [chart.Series("e-nodes", rows), chart.Series("e-classes", classes, dashed=True)],
         zero=True,
+        marked=None if at is None else float(at),
         standalone=standalone,
     )
 

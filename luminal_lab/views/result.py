@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from luminal_lab.search.result import Result, Row
@@ -185,6 +188,103 @@ def scatter_svg(result: Result, *, standalone: bool = False) -> Html:
         diagonal=True,
         standalone=standalone,
     )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A listed program as a point: its time and its memory.
+
+    Arguments:
+        rank: Its place in `result.candidates`.
+        seconds: Measured, or predicted where that is not known.
+        measured: Whether all of its kernels were measured.
+        nbytes: Of its temporaries.
+        rejected: Why it was rejected, `""` when it was not.
+    """
+
+    rank: int
+    seconds: float
+    measured: bool
+    nbytes: int
+    rejected: str = ""
+
+
+def programs(result: Result, most: int = 32) -> list[Program]:
+    """The listed programs with their time and memory, at most so many.
+
+    Of a result that was read from a file there is the best one only.
+    """
+    by_rank: dict[int, dict[int, Row]] = {}
+    depth: dict[int, int] = {}
+    for r in result.rows:
+        by_rank.setdefault(r.rank, {})[r.region] = r
+        depth[r.region] = max(depth.get(r.region, 0), r.rank)
+    out = []
+    for k, candidate in enumerate(itertools.islice(result.candidates, most)):
+        rows = [by_rank[min(k, depth[region])][region] for region in depth]
+        if candidate is result.best:
+            rows = [r for r in result.rows if r.chosen] or rows
+        measured = all(r.measured is not None for r in rows)
+        seconds = sum(
+            r.instances * (r.measured if measured and r.measured is not None else r.predicted)
+            for r in rows
+        )
+        why = next((r.reason for r in rows if r.status == "rejected"), "")
+        out.append(Program(k, seconds, measured, candidate.temporaries, why))
+    return out
+
+
+def frontier(some: Sequence[Program]) -> list[Program]:
+    """Those that no other one beats in both time and memory, fastest first."""
+    out: list[Program] = []
+    for p in sorted((p for p in some if not p.rejected), key=lambda p: (p.seconds, p.nbytes)):
+        if not out or p.nbytes < out[-1].nbytes:
+            out.append(p)
+    return out
+
+
+def pareto_svg(result: Result, *, standalone: bool = False) -> Html:
+    """Memory over time of the listed programs; the line joins those that nothing beats.
+
+    Rejected programs are shown too: a fast point that is missing would be missed.
+    """
+    some = programs(result)
+    kinds = (
+        ("measured", [p for p in some if p.measured and not p.rejected]),
+        ("predicted only", [p for p in some if not p.measured and not p.rejected]),
+        ("rejected", [p for p in some if p.rejected]),
+    )
+    most = max((p.nbytes for p in some), default=0)
+    power = next(k for k in range(5) if most < 4 << (10 * k + 10) or k == 4)
+    unit = f"{'KMGT'[power - 1]}iB" if power else "B"
+
+    def points(group: Sequence[Program]) -> list[tuple[float, float]]:
+        return [(p.seconds, p.nbytes / 1024**power) for p in group]
+
+    series = [
+        chart.Series(name, points(group), "points", [_said(p) for p in group], colour=c)
+        for (name, group), c in zip(kinds, ("accent", "purple", "bad"))
+        if group
+    ]
+    best = frontier([p for p in some if p.measured] or some)
+    if len(best) > 1:
+        series.append(chart.Series("not beaten", points(best), "line", colour="good"))
+    times = [p.seconds for p in some]
+    return chart.plot(
+        "Bytes of temporaries over seconds of a run, for each listed program",
+        chart.Axis("a run takes", log=max(times) > 5 * min(times), show=units.seconds),
+        chart.Axis(f"temporaries, {unit}"),
+        series,
+        width=520,
+        height=320,
+        zero=True,
+        standalone=standalone,
+    )
+
+
+def _said(p: Program) -> str:
+    verdict = p.rejected or ("measured" if p.measured else "predicted")
+    return f"rank {p.rank}: {units.seconds(p.seconds)}, {units.size(p.nbytes)}, {verdict}"
 
 
 def _title(r: Row) -> str:

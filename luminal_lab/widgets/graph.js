@@ -5,6 +5,8 @@
 // to WebAssembly) places them in a worker, so that the page stays alive while it thinks.
 
 const MAX_DRAWN = 300;
+const PATIENCE = 400; // ms; then a first picture is shown, placed without Graphviz
+const FAR = 0.38; // below this scale text is too small to be read
 const CHAR = 6.95, SUB = 6.35, PAD = 13, LINE = 15;
 
 // -------------------------------------------------------------------------------- the view
@@ -141,24 +143,35 @@ class View {
       note = `showing ${MAX_DRAWN} of ${all.toLocaleString("en")} boxes: close groups, or search; the table has all`;
     }
     for (const b of shown.boxes.values()) this.measure(b);
-    this.tell("placing…");
-    let placed;
+    const tell = (text) => this.tell([note, text].filter(Boolean).join("; "));
+    tell("placing…");
+    const early = this.drawn ? null : setTimeout(() => {
+      if (job !== this.job) return;
+      this.show(shown, plain(shown));
+      this.fitted = false; // Graphviz's drawing is fitted again
+    }, PATIENCE);
+    let placed, failed = "";
     try {
       const names = new Map(); // Graphviz sees our names, never a model's
       placed = read(await place(this.model, this.dot(shown, names)), names);
     } catch (error) {
       placed = plain(shown);
-      note = [note, `drawn without Graphviz (${error.message})`].filter(Boolean).join("; ");
+      failed = `drawn without Graphviz (${error.message})`;
     }
+    clearTimeout(early);
     if (job !== this.job) return; // a newer drawing is on its way
+    const total = this.graph.nodes.length;
+    const summary = `${shown.boxes.size.toLocaleString("en")} boxes for ${total.toLocaleString("en")} nodes`;
+    tell(failed || (note ? "" : summary));
+    this.show(shown, placed);
+  }
+
+  show(shown, placed) {
     this.shown = shown;
     this.placed = placed;
     this.render();
     if (!this.fitted) this.fit();
     else this.frame();
-    const total = this.graph.nodes.length;
-    const summary = `${shown.boxes.size.toLocaleString("en")} boxes for ${total.toLocaleString("en")} nodes`;
-    this.tell(note || summary);
     this.model.set("drawn", shown.boxes.size);
     this.model.save_changes();
   }
@@ -491,6 +504,13 @@ class View {
     this.world.setAttribute("transform", `translate(${this.box.x} ${this.box.y}) scale(${this.box.k})`);
     const { width, height } = this.canvas.getBoundingClientRect();
     const { x, y, k } = this.box;
+    // Text is laid out anew at each scale: what cannot be read or is outside is left out.
+    this.svg.classList.toggle("far", k < FAR);
+    for (const { b, node } of this.drawn.values()) {
+      const left = (b.x - b.w / 2) * k + x, up = (b.y - b.h / 2) * k + y;
+      const off = left > width || up > height || left + b.w * k < 0 || up + b.h * k < 0;
+      if (off !== node.off) node.classList.toggle("off", (node.off = off));
+    }
     this.map.toggleAttribute("hidden", this.placed.w * k <= width && this.placed.h * k <= height);
     for (const [a, v] of Object.entries({ x: -x / k, y: -y / k, width: width / k, height: height / k }))
       this.lens?.setAttribute(a, v);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class State(traitlets.HasTraits):
         self.job = Job()
         self.session: Session | None = None
         self.listed: list[Candidate] = []  # of a reopened session
+        self._keep_after = 0.0  # when the session is to be brought up to date again
         for name in STAGES:
             self.observe(self._record, name)
 
@@ -125,7 +127,7 @@ class State(traitlets.HasTraits):
     ) -> bool:
         """Search in the background; what was found until a cancel is kept."""
         self.best = []
-        started = time.monotonic()
+        self._keep_after = started = time.monotonic()
 
         def step(event: Any) -> None:
             share = event.done / event.total if event.total else -1.0
@@ -135,6 +137,7 @@ class State(traitlets.HasTraits):
                     self.best = [*self.best, (spent, event.best, event.stage)]
                     if self.session is not None:
                         self.session.record_progress(spent, event.best, event.stage)
+            self._keep(event)
             best = f", best {event.best * 1e3:.3f} ms" if event.best is not None else ""
             self.job.tell(f"{event.stage} {event.done:,} of {event.total:,}{best}", share)
 
@@ -149,6 +152,19 @@ class State(traitlets.HasTraits):
                 then()
 
         return self.job.start("search", work, done)
+
+    def _keep(self, event: Any) -> None:
+        """Record what a search has found so far, in at most a twentieth of its time."""
+        began = time.monotonic()
+        if self.session is None or event.result is None or began < self._keep_after:
+            return
+        try:
+            found = replace(event.result(), interrupted=True)
+            self.session.record("result", found)
+            self.session.record("candidate", found.best)
+        except LuminalError as error:  # nothing yet, or a full disk: the search goes on
+            self.job.message = f"the session is not kept: {error}"
+        self._keep_after = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
 
     def build(self, then: Callable[[], None] | None = None) -> bool:
         """Compile the candidate in the background."""

@@ -133,3 +133,14 @@ def test_the_best_so_far_can_be_read_while_it_runs():
     assert seen[0].best.seconds >= final.best.seconds
     assert seen[0].considered >= 320
     assert seen[0].best.kernels
+
+
+def test_annealing_takes_a_first_temperature():
+    egraph = saturated("attention")
+    cold, hot = (
+        search(egraph, Budget("none"), strategy=f"annealing:{t}").best for t in (0.001, 2.0)
+    )
+    assert cold.name == hot.name
+    for heat in ("0", "-1", "nan", "warm", ""):
+        with pytest.raises(SearchError, match="temperature"):
+            search(egraph, Budget("none"), strategy=f"annealing:{heat}")

@@ -85,6 +85,16 @@ def test_result(result):
     assert f"{result.considered:,}" in shown
     assert isinstance(result_view.scatter(result), go.Figure)
     check_html(result_view.scatter_svg(result))
+    check_html(result_view.pareto_svg(result))
+    some = result_view.programs(result)
+    best = result_view.frontier(some)
+    assert [p.rank for p in some] == list(range(len(some)))
+    assert not any(
+        p.seconds < q.seconds and p.nbytes < q.nbytes
+        for p in some
+        for q in best
+        if not p.rejected
+    )
 
 
 def test_candidate(result):

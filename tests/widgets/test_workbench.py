@@ -57,6 +57,41 @@ def test_every_panel_shows_its_stage(bench: Workbench) -> None:
     )
 
 
+def test_the_slider_of_iterations_marks_the_curve_and_lists_what_was_made(
+    bench: Workbench,
+) -> None:
+    ready(bench)
+    panel = bench.egraph
+    panel.iteration.value = 0
+    first, curve = panel.born.value, panel.growth.value
+    assert "The encoder made" in first
+    panel.iteration.value = 1
+    assert "Iteration 1 added" in panel.born.value
+    assert panel.growth.value != curve
+    assert panel.growth.value.count("edge dash") == 1
+
+
+def test_the_controls_of_the_search_reach_it(bench: Workbench) -> None:
+    panel, asked = bench.search, []
+    search, bench.state.search = bench.state.search, lambda *a, **k: asked.append((a, k))
+    try:
+        assert panel.heat.disabled
+        panel.strategy.value, panel.heat.value = "annealing", 0.2
+        panel.wanted.value, panel.memory.value, panel.seconds.value = 5, 3, 1.5
+        assert not panel.heat.disabled
+        panel.search()
+        panel.heat.value = -1.0
+        panel.search()
+        assert "temperature" in panel.facts.value
+    finally:
+        bench.state.search = search
+        panel.strategy.value, panel.heat.value = "genetic", 0.05
+        panel.wanted.value, panel.memory.value, panel.seconds.value = 0, 0, 0
+    (((budget, seed), options),) = asked
+    assert (budget.candidates, budget.memory, budget.seconds, seed) == (5, 3 << 20, 1.5, 0)
+    assert options == {"strategy": "annealing:0.2"}
+
+
 def test_a_new_stage_drops_what_came_from_the_old_one(bench: Workbench) -> None:
     ready(bench)
     bench.state.saturate()

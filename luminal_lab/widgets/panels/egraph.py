@@ -111,7 +111,6 @@ class EGraphPanel(Panel):
         ]  # fmt: skip
         offer(self.region, regions)
         put(self.facts, egraph_view.summary(egraph))
-        put(self.growth, scroll(egraph_view.growth_svg(egraph), label="growth"))
         put(self.rules, egraph_view.leaderboard(egraph))
         offer(self.rule, sorted((r.name, r.name) for r in egraph.rules))
         self._part()
@@ -135,9 +134,13 @@ class EGraphPanel(Panel):
         self._light()
 
     def _born(self) -> None:
-        part = self.part
-        if part is not None:
-            put(self.born, *born(part, self.iteration.value))
+        egraph, part = self.state.egraph, self.part
+        if egraph is None or part is None:
+            return
+        at = self.iteration.value
+        curve = egraph_view.growth_svg(egraph, parts=(part,), at=at)
+        put(self.growth, scroll(curve, label="growth of this region"))
+        put(self.born, *born(part, at))
 
     def _forms(self) -> None:
         egraph, node = self.state.egraph, self.node.value

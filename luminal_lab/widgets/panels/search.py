@@ -10,7 +10,7 @@ import ipywidgets as w
 from luminal_lab.errors import LuminalError
 from luminal_lab.search import Budget
 from luminal_lab.search.budget import EFFORTS
-from luminal_lab.search.strategies import STRATEGIES
+from luminal_lab.search.strategies import STRATEGIES, strategy_of
 from luminal_lab.views import chart, units
 from luminal_lab.views import result as result_view
 from luminal_lab.views.html import el, facts, scroll
@@ -52,6 +52,13 @@ class SearchPanel(Panel):
         self.strategy = choice(
             "strategy", sorted(STRATEGIES), "What follows the descent from the seeds", "genetic"
         )
+        self.heat = w.FloatText(
+            value=0.05, description="temperature", step=0.01,
+            tooltip="How much slower a move may be, as a share, to be accepted at first",
+            layout=w.Layout(width="170px"), style={"description_width": "initial"},
+        )  # fmt: skip
+        self.wanted = number("candidates", 0, "How many to list; 0 for the effort's own number")
+        self.memory = number("MiB at most", 0, "Temporaries of a region; 0 for any", wide=170)
         self.go = button("Search", "Start the search", self.search, primary=True, icon="play")
         self.hold = button("Pause", "Hold the search, or go on", self.state.job.pause)
         self.end = button("Cancel", "End it and keep what was found", self.state.job.cancel)
@@ -60,23 +67,33 @@ class SearchPanel(Panel):
         self.table = TableView("candidates", COLUMNS)
         self.below = html(nothing("Nothing was searched yet."))
         self.table.observe(self._choose, "selected")
+        self.strategy.observe(lambda c: self._buttons(), "value")
         self.state.observe(lambda c: self._progress(), "best")
         self.state.job.observe(lambda c: self._buttons(), "state")
         self.follow(["egraph", "result"], self._show)
         return [
             row(self.go, self.hold, self.end, self.effort, self.seconds, self.seed,
-                self.strategy),
+                self.strategy, self.heat, self.wanted, self.memory),
             self.live, self.facts, self.table, self.below,
         ]  # fmt: skip
 
     def search(self) -> None:
         """Start the search."""
         try:
-            budget = Budget(self.effort.value, seconds=self.seconds.value or None)
+            budget = Budget(
+                self.effort.value,
+                seconds=self.seconds.value or None,
+                candidates=self.wanted.value or None,
+                memory=self.memory.value * 2**20 or None,
+            )
+            strategy = self.strategy.value
+            if strategy == "annealing":
+                strategy = f"annealing:{self.heat.value}"
+            strategy_of(strategy)
         except LuminalError as error:
             put(self.facts, el("p", str(error), class_="bad"))
             return
-        self.state.search(budget, self.seed.value, strategy=self.strategy.value)
+        self.state.search(budget, self.seed.value, strategy=strategy)
 
     def _buttons(self) -> None:
         running = self.state.job.state != "idle"
@@ -84,6 +101,7 @@ class SearchPanel(Panel):
         self.go.disabled = running or self.state.egraph is None
         self.hold.disabled = not searching
         self.end.disabled = not running
+        self.heat.disabled = self.strategy.value != "annealing"
         self.hold.description = "Go on" if self.state.job.state == "pausing" else "Pause"
 
     def _progress(self) -> None:
@@ -118,7 +136,8 @@ class SearchPanel(Panel):
             ),
         )
         self.table.show(candidate_rows(result))
-        parts: list[Any] = []
+        pareto = scroll(result_view.pareto_svg(result), label="memory over time")
+        parts: list[Any] = [el("h4", "Time and memory"), pareto]
         if any(r.measured is not None for r in result.rows):
             picture = scroll(result_view.scatter_svg(result), label="predicted, measured")
             parts += [el("h4", "Predicted against measured"), picture]
