@@ -135,6 +135,7 @@ class _Body:
         self.inline = self._inline_costs()
         self.innermost = self._contiguous()
         self.out_innermost = self._contiguous_stores()
+        self.streams: dict[Value, int] = {}  # how many thin products stream a read
         self.dots = self._dots()
         self.around = self._around()
         self.constant = self._constant()
@@ -255,11 +256,24 @@ class _Body:
         a, b = factors
         m = self.points(a.free - b.free - {axis})
         n = self.points(b.free - a.free - {axis})
-        if min(m, n) < 4 or axis not in a.free or axis not in b.free:
+        if axis not in a.free or axis not in b.free:
+            return None
+        if min(m, n) < 4:
+            self._note_thin(a if m > n else b)
             return None
         k = length or self.extents[axis]
         small = min(m, n)
         return k / (k + 8.0) * small / (small + 10.0) * min(1.0, max(m, n) / 16)
+
+    def _note_thin(self, wide: Value) -> None:
+        """A product with few rows streams its matrix in a nest of its own."""
+        stack = [wide]
+        while stack:
+            v = stack.pop()
+            if v.op == "load":
+                self.streams[v] = self.streams.get(v, 0) + 1
+            elif bound_axis(v) is None:
+                stack += v.args
 
     def _masked_axes(self) -> dict[str, float]:
         """Axes of which a mask leaves only a part: blocks that it hides are skipped.
@@ -532,6 +546,8 @@ class _Memory:
             buffer.nbytes, max(self.first.get(buffer.name, 0.0), touched)
         )
         passes = len(contexts) - 1
+        if (more := body.streams.get(v, 1) - len(contexts)) > 0:
+            self._again(more * touched, machine.bandwidth_for(int(touched)))
         if passes:
             near = row_bytes <= machine.l2 / 2
             rate = machine.l2_bandwidth if near else machine.bandwidth_for(buffer.nbytes)
