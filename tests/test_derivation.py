@@ -15,9 +15,9 @@ from luminal_lab.egraph.values import Kernel, Value, postorder
 EFFORT = ll.Budget("none")
 
 
-def compiled(fn, args):
+def compiled(fn, args, rules=None):
     """The best candidate by predicted cost, and what it returns for `args`."""
-    result = ll.search(ll.saturate(ll.capture(fn, args)), EFFORT)
+    result = ll.search(ll.saturate(ll.capture(fn, args), rules=rules), EFFORT)
     with torch.no_grad():
         return result.best, ll.build(result.best)(*args)
 

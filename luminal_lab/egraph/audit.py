@@ -28,6 +28,7 @@ from luminal_lab.egraph.evaluate import (
     sum_over,
 )
 from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.library import reference
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
@@ -263,6 +264,10 @@ class _Auditor:
         if node.op == "gemm":
             tensors = [self.values[x].tensor for x in node.children]
             out = gemm(node.attrs[0], tensors, c.shape)
+            return Defined(apply.cast(out, c.dtype, "float64"))
+        if node.op == "library":
+            tensors = [self.values[x].tensor for x in node.children]
+            out = reference(node.attrs[0], tensors, c.shape)
             return Defined(apply.cast(out, c.dtype, "float64"))
         if node.op == "scatter":
             return self._scatter(node)

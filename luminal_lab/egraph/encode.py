@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_atoms
@@ -100,6 +100,7 @@ class Encoding:
         node_tensor: HLIR node → T term (nodes that are never stored have none).
         outputs: Output name → T term.
         counts: For the report.
+        weights: The inputs whose contents are known when a program is built.
     """
 
     values: tuple[Term, ...]
@@ -110,6 +111,7 @@ class Encoding:
     node_tensor: Mapping[int, int]
     outputs: tuple[tuple[str, int], ...]
     counts: Counts
+    weights: frozenset[str] = frozenset()
 
 
 def encode(hlir: Hlir, max_copies: int = 4000) -> Encoding:
@@ -124,7 +126,11 @@ def encode(hlir: Hlir, max_copies: int = 4000) -> Encoding:
     for s in range(len(steps)):
         encoder.define(s)
     encoder.make_copies()
-    return encoder.result(steps, outputs)
+    mutated = {out.mutates for out in hlir.outputs}
+    weights = frozenset(
+        spec.name for spec in hlir.inputs if spec.kind != "arg" and spec.name not in mutated
+    )
+    return replace(encoder.result(steps, outputs), weights=weights)
 
 
 @dataclass(frozen=True)

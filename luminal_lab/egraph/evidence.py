@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.encode import encode
+from luminal_lab.egraph.language import datum
+from luminal_lab.egraph.library import kernels_of
 from luminal_lab.egraph.names import tensor_names
 from luminal_lab.egraph.primitives import number
 from luminal_lab.egraph.process import Child
@@ -108,10 +110,10 @@ def _evidence(egraph: EGraph, region: int) -> Evidence:
     done = part.report.iterations[-1].number
     limits = replace(egraph.limits, iterations=done)
     with Child() as child:
-        (result,) = child.run(book, [commands(encoding)], limits, everything=True)
+        (result,) = child.run(book, [commands(encoding, book.wanted)], limits, everything=True)
     state = result.state or {}
     schema = programme_of(egraph).schema
-    found = read_rows(state, encoding, book.rules)
+    found = read_rows(state, encoding, book.rules, kernels_of(part.classes))
     if len(found.classes) != len(part.classes):
         raise SaturationError(
             f"region {region} was saturated again and has {len(found.classes)} e-classes, not"
@@ -132,6 +134,4 @@ def _evidence(egraph: EGraph, region: int) -> Evidence:
 
 
 def _datum(sort: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return frozenset(value) if sort == "Axes" else tuple(value)
-    return number(value) if isinstance(value, float) else value
+    return number(value) if isinstance(value, float) else datum(sort, value)

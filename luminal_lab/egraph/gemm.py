@@ -78,9 +78,9 @@ def gemm_form(
     ms = [x for x in sa if x not in sb]
     ns = [x for x in sb if x not in sa]
     ks = [x for x in sa if x in reduced]
-    m = _merge(ms, (sa, sc), extents)
-    n = _merge(ns, (sb, sc), extents)
-    k = _merge(ks, (sa, sb), extents)
+    m = merge_axes(ms, (sa, sc), extents)
+    n = merge_axes(ns, (sb, sc), extents)
+    k = merge_axes(ks, (sa, sb), extents)
     if m is None or n is None or k is None:
         return None
     (m_extent, (am, cm)), (n_extent, (bn, cn)), (k_extent, (ak, bk)) = m, n, k
@@ -91,7 +91,7 @@ def gemm_form(
     stride = None
     if bias is not None:
         sd = bias.strides()
-        merged = None if sd is None else _merge(ns, (sb, sd), extents)
+        merged = None if sd is None else merge_axes(ns, (sb, sd), extents)
         if merged is None or set(sd or ()) != set(ns):
             return None
         stride = merged[1][1]
@@ -108,7 +108,7 @@ def gemm_form(
     )
 
 
-def _merge(
+def merge_axes(
     axes: Sequence[str], strides: Sequence[Mapping[str, Dim]], extents: Mapping[str, Dim]
 ) -> tuple[Dim, tuple[Dim, ...]] | None:
     """Several axes as one, with one stride in each tensor; None if they are not contiguous."""

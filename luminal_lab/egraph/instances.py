@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from luminal_lab.egraph.encode import Counts, Encoding, Tensor, Term
-from luminal_lab.egraph.language import SIGNATURES
+from luminal_lab.egraph.language import SIGNATURES, holds
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List
 from luminal_lab.errors import RuleError
 from luminal_lab.hlir.dtypes import DTYPES
@@ -27,6 +28,7 @@ _POOL = {"i": 2, "j": 3, "k": 4, "z": 0}  # axes and their extents
 _AXES = (*"ijk" * 4, "z")
 _PREFERRED = (*("f32",) * 8, "f64", "bf16", "f16", "i64", *("i32",) * 3, "u8", "bool")
 _NUMBERS = (1.0, -1.0, 0.0, 0.5, 2.0, -2.0, 3.0, float("inf"), float("-inf"), 1.001)
+_NEAR = re.compile(r"\(< \(abs \(- (\S+) ([\d.]+)\)\)")
 _INTEGERS = (0, 1, 2, 3, -1, -2, 40_000, 60_000, 1 << 30)
 
 
@@ -45,17 +47,23 @@ def facts_of(form: Form) -> list[List]:
     return out
 
 
-def lemmas_of(forms: Sequence[Form]) -> dict[str, list[Form]]:
-    """The rules that derive each relation, by the relation's name."""
-    relations = {f.expr.items[1] for f in forms if f.expr.head == "relation"}
-    names = {r.text for r in relations if isinstance(r, Atom)}
+def lemmas_of(forms: Sequence[Form], functions: bool = False) -> dict[str, list[Form]]:
+    """The rules that derive each relation (and set each function), by its name."""
+    kinds = ("relation", "function") if functions else ("relation",)
+    declared = {f.expr.items[1] for f in forms if f.expr.head in kinds}
+    names = {r.text for r in declared if isinstance(r, Atom)}
     out: dict[str, list[Form]] = {name: [] for name in sorted(names)}
     for form in forms:
         if form.expr.head == "rule" and isinstance(form.expr.items[2], List):
             for action in form.expr.items[2].items:
-                if isinstance(action, List) and action.head in out:
-                    out[action.head].append(form)
+                of = action.items[1] if _sets(action) else action
+                if isinstance(of, List) and of.head in out and form not in out[of.head]:
+                    out[of.head].append(form)
     return out
+
+
+def _sets(action: Expr) -> TypeGuard[List]:
+    return isinstance(action, List) and action.head == "set"
 
 
 @dataclass
@@ -108,7 +116,11 @@ class Terms:
     def encoding(self) -> Encoding:
         """All of them, to be loaded."""
         values, tensors = tuple(self.values), tuple(self.tensors)
-        return Encoding(values, tensors, (), self.indices, dict(_POOL), {}, (), Counts())
+        inputs = (t.term.attrs[0] for t in tensors if t.term.op == "Input")
+        weights = frozenset(name for name in inputs if name.startswith("w"))
+        return Encoding(
+            values, tensors, (), self.indices, dict(_POOL), {}, (), Counts(), weights
+        )
 
     def buffers(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each input."""
@@ -138,11 +150,18 @@ class Instance:
         self.equations: dict[str, List] = {}
         self.same: dict[str, str] = {}  # variables that stand for one term
         self.fresh = itertools.count()
+        self.sets: dict[str, str] = {}  # the variable whose `free` or `holds` a set is
+        self.marks: dict[str, bool] = {}  # by that variable: whether it varies between calls
+        self.near: dict[str, float] = {}  # what a number must be close to
+        self.lasts: dict[str, str] = {}  # the index map whose last dim a variable is
+        self.marked = False  # whether the rule tells weights from what varies
         self.values, self.tensors, self.indices = terms.values, terms.tensors, terms.indices
         self.free, self.dtypes = terms.free, terms.dtypes
         self.bound: dict[str, Any] = {}
         # Axes of the tensors in the order of their loads, so that products of matrices occur.
         self.matrices = ["ik", "jk", "j"] if rng.random() < 0.6 else []
+        self.summed = ["k", "j"]  # the axes that such products sum over
+        self.parts = False  # whether the rule looks at the dims of index maps
         terms.divides = self.divides = "(Mod " in " ".join(map(str, facts))
         self._expand(facts)
         for fact in list(self.equations.items()):
@@ -156,12 +175,47 @@ class Instance:
 
     def _expand(self, facts: Sequence[List], depth: int = 0) -> None:
         for fact in facts:
+            self._mark(fact)
+            if "(lead " in str(fact) and not self.parts:
+                self.parts = True
+                self.matrices = ["ik", "jk", self.rng.choice(("j", "jk"))]
             if fact.head == "=":
                 self._equation(fact)
+            elif fact.head == "<" and (found := _NEAR.match(str(fact))):
+                self.near[found[1]] = float(found[2])
+            elif fact.head in ("exactly", "!=") and str(fact.items[2])[0] == '"':
+                self._family(fact)
             elif self.lemmas.get(fact.head):
                 choices = self.lemmas[fact.head]
                 lemma = choices[0] if depth > 2 else self.rng.choice(choices)
                 self._expand(self._apply(lemma, fact), depth + 1)
+
+    def _family(self, fact: List) -> None:
+        """Take a dtype from those that `(exactly d "f32")` or `(!= d "f32")` leave."""
+        named = str(fact.items[2]).strip('"')
+        if named in DTYPES and isinstance(fact.items[1], Atom):
+            fits = {d for d in DTYPES if (d != named if fact.head == "!=" else holds(d, named))}
+            self.types.restrict(f"d:{fact.items[1].text}", frozenset(fits))
+
+    def _mark(self, fact: List) -> None:
+        """Note which variables must be weights, and which must vary."""
+        if fact.head == "=" and isinstance(fact.items[2], List):
+            of = fact.items[2]
+            if of.head == "last" and isinstance(of.items[1], Atom):
+                self.lasts.setdefault(str(fact.items[1]), of.items[1].text)
+            if of.head in ("free", "holds") and isinstance(of.items[1], Atom):
+                self.sets[str(fact.items[1])] = of.items[1].text
+        elif fact.head in ("set-contains", "set-not-contains") and '"@' in str(fact):
+            self.marked = True
+            text = str(fact.items[2])
+            if text == '"@"' and str(fact.items[1]) in self.sets:
+                self.marks[self.sets[str(fact.items[1])]] = fact.head == "set-contains"
+
+    def _varies(self, name: str) -> bool:
+        """Whether the inputs below a variable are to vary between calls."""
+        if not self.marked:
+            return True
+        return self.marks.get(name, self.rng.random() < 0.5)
 
     def _equation(self, fact: List) -> None:
         left, right = fact.items[1], fact.items[2]
@@ -214,12 +268,18 @@ class Instance:
         number = next(self.fresh)
         actions = lemma.expr.items[2]
         assert isinstance(actions, List)
-        head = next(a for a in actions.items if isinstance(a, List) and a.head == fact.head)
+        heads = [a for a in actions.items if isinstance(a, List) and a.head == fact.head]
+        head = heads[0] if len(heads) == 1 else self.rng.choice(heads)
         renamed: dict[str, Expr] = {}
         extra: list[tuple[Atom, Expr]] = []
-        for given, said in zip(fact.items[1:], head.items[1:]):
+        pairs = list(zip(fact.items[1:], head.items[1:]))
+        while pairs:
+            given, said = pairs.pop(0)
             if isinstance(said, Atom) and _is_variable(said):
                 renamed[said.text] = given
+            elif isinstance(said, List) and isinstance(given, List):
+                if said.head == given.head:
+                    pairs += zip(given.items[1:], said.items[1:])
             elif isinstance(given, Atom):
                 extra.append((given, said))
 
@@ -314,16 +374,20 @@ class Instance:
             if name in self.equations:
                 self.bound[name] = self._build(self.equations[name])
             elif sort == "V":
-                self.bound[name] = self._random_value(self._dtype(f"v:{name}"))
+                self.bound[name] = self._random_value(
+                    self._dtype(f"v:{name}"), self._varies(name)
+                )
             elif sort == "f64":
-                self.bound[name] = self.rng.choice(_NUMBERS)
+                near = [self.near[name]] * 2 if name in self.near else []
+                self.bound[name] = self.rng.choice([*near, self.rng.choice(_NUMBERS)])
             elif sort == "i64":
                 self.bound[name] = self.rng.choice(
                     [n for n in _INTEGERS if n or not self.divides]
                 )
             elif sort == "axis":
                 matrices = self.matrices and self.rng.random() < 0.7
-                self.bound[name] = "k" if matrices else self.rng.choice(_AXES)
+                summed = self.summed.pop(0) if matrices and self.summed else ""
+                self.bound[name] = summed or self.rng.choice(_AXES)
             elif sort == "Ix":
                 self.bound[name] = self._index([self.rng.choice("ijk")])
             else:
@@ -396,13 +460,13 @@ class Instance:
         self.rng.shuffle(pool)
         return pool
 
-    def _input(self, axes: Sequence[str], dtype: str) -> int:
+    def _input(self, axes: Sequence[str], dtype: str, varies: bool = True) -> int:
         shape = tuple(_POOL[a] for a in axes)
-        term = Term("Input", (), (f"x{len(self.tensors)}",))
+        term = Term("Input", (), (f"{'x' if varies else 'w'}{len(self.tensors)}",))
         self.tensors.append(Tensor(term, shape, DTYPES[dtype]))
         return len(self.tensors) - 1
 
-    def _random_value(self, dtype: str) -> int:
+    def _random_value(self, dtype: str, varies: bool = True) -> int:
         kind = self.rng.random()
         narrow = DTYPES[dtype].is_float and DTYPES[dtype].bits < 32
         if kind < 0.15 and dtype != "bool":
@@ -412,7 +476,7 @@ class Instance:
             number = self.rng.choice((1, 2, 3) if self.divides else (0, 1, 2, 3))
             return self._value(Term("Int", (), (number, dtype)), frozenset(), dtype)
         axes = self._random_axes()
-        t = self._input(axes, dtype)
+        t = self._input(axes, dtype, varies)
         free = frozenset(axes)
         x = self._value(Term("Load", (t,), (self._index(axes),)), free, dtype)
         if (
@@ -425,17 +489,30 @@ class Instance:
         if isinstance(tensor, List):
             t = self._ground(tensor, "T")
             text = self.bound[index.text] if isinstance(index, Atom) else ""
+        elif self._find(tensor.text) in self.equations:  # a kernel, read at its own map
+            t = self._ground(tensor, "T")
+            text = str(self.tensors[t].term.attrs[0])
+            if isinstance(index, Atom):
+                self.bound[index.text] = text
         else:
             axes = self._random_axes()
-            if self.matrices:
+            name = f"T:{self._find(tensor.text)}"
+            if name in self.bound:  # a tensor that is read twice has one shape
+                axes = list(self.bound[f"axes {name}"])
+            elif isinstance(index, Atom) and self.lasts.get(index.text) in self.bound:
+                axes = [a for a in self.bound[self.lasts[index.text]].split(", ")[-1:] if a]
+            elif self.matrices:
                 axes = list(self.matrices.pop(0))
-                self.rng.shuffle(axes)
+                if not self.parts or self.rng.random() < 0.3:
+                    self.rng.shuffle(axes)
             if not isinstance(index, Atom) or index.text in self.bound:
                 raise RuleError("a Load of a tensor needs an index variable of its own")
             text = self.bound[index.text] = self._index(axes)
-            name = f"T:{tensor.text}"
             if name not in self.bound:
-                self.bound[name] = self._input(axes, self._dtype(f"v:{tensor.text}"))
+                dtype = self._dtype(f"v:{tensor.text}")
+                varies = self._varies(tensor.text)
+                self.bound[name] = self._input(axes, dtype, varies)
+                self.bound[f"axes {name}"] = tuple(axes)
             t = self.bound[name]
         dtype = self.tensors[t].dtype.name
         return self._value(Term("Load", (t,), (text,)), self._axes(text), dtype)
@@ -485,14 +562,18 @@ class Instance:
         v = self._ground(value, "V")
         assert isinstance(index, Atom)
         axes = sorted(self.free[v])
-        self.rng.shuffle(axes)
+        if not self.parts or self.rng.random() < 0.3:
+            self.rng.shuffle(axes)
         if self.rng.random() < 0.3:
             axes = self._random_axes(self.free[v])
         self.bound[index.text] = text = self._index(axes)
         shape = tuple(_POOL[a] for a in axes)
         term = Term("Kernel", (v,), (text,))
         self.tensors.append(Tensor(term, shape, DTYPES[self.dtypes[v]]))
-        return len(self.tensors) - 1
+        t = len(self.tensors) - 1
+        if self.parts:  # what it is part of is seen where it is read
+            self._value(Term("Load", (t,), (text,)), frozenset(axes), self.dtypes[v])
+        return t
 
 
 def _dtype_key(e: Expr) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.ops import BINARY, UNARY
 
-MEMORY = "@"  # among what a value is free in: the contents of tensors
+MEMORY = "@"  # among what a value is free in: the contents of tensors that vary between calls
+WEIGHTS = "@w"  # ... and the contents of weights, which are known when a program is built
+MARKS = frozenset({MEMORY, WEIGHTS})
 _CODE = 1 << 20  # a provenance stamp is iteration * _CODE + rule
 FRESH = 1 << 40  # added to the rule while the iteration is not known yet
 
@@ -45,9 +48,19 @@ SIGNATURES: Mapping[str, Signature] = {
     "Custom": Signature(("i64", "Ts"), "T"),
     "Scatter": Signature(("String", "T", "V", "String", "String", "Vs"), "T"),
     "Gemm": Signature(("T", "String", "T", "String", "String", "Axes"), "T"),
+    "Lib": Signature(("String", "Ts", "Maps", "String", "Roles", "Numbers"), "T"),
     "GemmBias": Signature(("T", "String", "T", "String", "T", "String", "String", "Axes"), "T"),
 }
 TRACED = tuple(op for op, s in SIGNATURES.items() if s.sort in ("V", "T"))  # have provenance
+
+
+def datum(sort: str, value: Any) -> Any:
+    """A value as the saturation child sends it, with sets and vectors that can be keys."""
+    if sort == "Roles":
+        return tuple(map(frozenset, value))
+    if isinstance(value, list):
+        return frozenset(value) if sort == "Axes" else tuple(value)
+    return value
 
 
 def stamp(iteration: int, rule: int) -> int:
@@ -87,9 +100,7 @@ def families() -> str:
     out += [f'(wide "{d.name}")' for d in DTYPES.values() if not d.is_float or d.bits >= 32]
     for a in DTYPES.values():
         out += [
-            f'(exactly "{a.name}" "{b.name}")'
-            for b in DTYPES.values()
-            if _holds(a.name, b.name)
+            f'(exactly "{a.name}" "{b.name}")' for b in DTYPES.values() if holds(a.name, b.name)
         ]
     return "\n".join(out)
 
@@ -100,7 +111,7 @@ _FLOAT["f8e4m3"] = (4, 1)
 _INT = {"i64": (-63, 63), "i32": (-31, 31), "i16": (-15, 15), "i8": (-7, 7), "u8": (0, 8)}
 
 
-def _holds(a: str, b: str) -> bool:
+def holds(a: str, b: str) -> bool:
     """Whether every value of dtype a is exactly one of dtype b."""
     if a in _FLOAT and b in _FLOAT:
         return _FLOAT[a][0] <= _FLOAT[b][0] and _FLOAT[a][1] <= _FLOAT[b][1]

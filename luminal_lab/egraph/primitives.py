@@ -51,8 +51,8 @@ def _arithmetic(
     return run
 
 
-def _plus(a: Any, b: Any) -> Any:
-    return a + b if isinstance(a, str) else _SUM(a, b)
+def _plus(*args: Any) -> Any:
+    return "".join(args) if args and isinstance(args[0], str) else _SUM(*args)
 
 
 def _quotient(a: int, b: int) -> int | None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from luminal_lab.egraph.encode import Encoding, Term
-from luminal_lab.egraph.language import MEMORY
+from luminal_lab.egraph.language import MEMORY, WEIGHTS
 from luminal_lab.egraph.steps import is_gathered
-from luminal_lab.hlir.sizes import bounds
+from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import Dim, bounds
+
+# Facts about index maps and tensors that are loaded only for rules that read them.
+ON_DEMAND = frozenset({"lead", "last", "width", "box", "order"})
 
 
-def commands(encoding: Encoding) -> list[str]:
+def commands(encoding: Encoding, wanted: frozenset[str] = ON_DEMAND) -> list[str]:
     """The commands that load a region."""
-    return list(_commands(encoding))
+    return list(_commands(encoding, wanted))
 
 
-def _commands(encoding: Encoding) -> Iterator[str]:
-    for text, index in encoding.indices.items():
-        axes = sorted(
-            a for a in frozenset().union(*(i.axes for i in index)) if not is_gathered(a)
-        )
-        yield f"(set (axes {quote(text)}) {_set(axes)})"
+def _commands(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
+    yield from _index_facts(encoding, wanted)
+    marks = _marks(encoding)
     for axis, n in encoding.extents.items():
         if isinstance(n, int):
             yield f"(set (extent {quote(axis)}) {n})"
@@ -35,6 +36,9 @@ def _commands(encoding: Encoding) -> Iterator[str]:
             tensor = encoding.tensors[t]
             yield f"(set (tid {t}) {_tensor(tensor.term)})"
             yield f'(set (stores (tid {t})) "{tensor.dtype.name}")'
+            yield f"(set (holds (tid {t})) {_set(sorted(marks[t]))})"
+            if "order" in wanted:
+                yield f"(set (order (tid {t})) {t})"
         sent = max(sent, up_to)
 
     for v, term in enumerate(encoding.values):
@@ -47,6 +51,86 @@ def _commands(encoding: Encoding) -> Iterator[str]:
     yield from tensors(len(encoding.tensors))
     for a, b in encoding.unions:
         yield f"(union (nid {a}) (nid {b}))"
+
+
+def _marks(encoding: Encoding) -> list[frozenset[str]]:
+    """Whether the contents of each tensor depend on weights, and on what varies between calls.
+
+    The analysis in `language.egg` would find the same, one kernel at a time.
+    """
+    of_value: dict[int, frozenset[str]] = {}
+    of_tensor: dict[int, frozenset[str]] = {}
+    varies, known = frozenset({MEMORY}), frozenset({WEIGHTS})
+    pending: list[tuple[str, int]] = [("T", t) for t in reversed(range(len(encoding.tensors)))]
+    while pending:
+        sort, k = pending[-1]
+        done = of_tensor if sort == "T" else of_value
+        term = encoding.tensors[k].term if sort == "T" else encoding.values[k]
+        below: list[tuple[str, int]] = []
+        found: frozenset[str] = frozenset()
+        if sort == "T" and term.op != "Kernel":
+            weight = term.op == "Input" and term.attrs[0] in encoding.weights
+            found = known if weight else varies
+        elif term.op == "LoadAt":
+            found = varies
+        else:
+            below = [("T" if term.op == "Load" else "V", c) for c in term.children]
+        if missing := [
+            x for x in below if x[1] not in (of_tensor if x[0] == "T" else of_value)
+        ]:
+            pending += missing
+            continue
+        done[k] = found.union(*((of_tensor if s == "T" else of_value)[c] for s, c in below))
+        pending.pop()
+    return [of_tensor[t] for t in range(len(encoding.tensors))]
+
+
+def _index_facts(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
+    """What rules need to know about index maps, which are text to them."""
+    said: dict[str, None] = {}
+    parts = {"lead", "last", "width", "box"} & wanted
+    for text, index in encoding.indices.items():
+        said[f"(set (axes {quote(text)}) {_set(_axes(index))})"] = None
+        if not parts or len(index) < 2 or any(is_gathered(a) for i in index for a in i.axes):
+            continue
+        for part, several in (("lead", index[:-1]), ("last", index[-1:])):
+            shown = ", ".join(map(str, several))
+            said[f"(set ({part} {quote(text)}) {quote(shown)})"] = None
+            said[f"(set (axes {quote(shown)}) {_set(_axes(several))})"] = None
+            box = _box(several, encoding.extents)
+            if box is not None:
+                said[f"(set (box {quote(shown)}) {quote(', '.join(map(str, box)))})"] = None
+                if len(several) == 1:
+                    said[f"(set (width {quote(shown)}) {box[0]})"] = None
+    yield from said
+
+
+def _axes(index: Sequence[Index]) -> list[str]:
+    axes = frozenset().union(*(i.axes for i in index))
+    return sorted(a for a in axes if not is_gathered(a))
+
+
+def _box(index: Sequence[Index], extents: Mapping[str, Dim]) -> tuple[int, ...] | None:
+    """The shape of which an index map reads each element once.
+
+    None when there is none, or when a call decides it: rules count with numbers.
+    """
+    shape: list[int] = []
+    seen: set[str] = set()
+    for i in index:
+        span = 1
+        for atom, coef in reversed(i.terms):  # smallest coefficient first
+            if not isinstance(atom, str) or atom in seen or coef != span:
+                return None
+            n = extents[atom]
+            if not isinstance(n, int):
+                return None
+            seen.add(atom)
+            span *= n
+        if i.const != 0:
+            return None
+        shape.append(span)
+    return tuple(shape)
 
 
 def free_axes(encoding: Encoding, value: int) -> frozenset[str]:

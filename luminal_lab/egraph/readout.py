@@ -13,13 +13,22 @@ from typing import Any
 from luminal_lab.egraph.egraph import ENCODED, EClass, ENode
 from luminal_lab.egraph.encode import Encoding
 from luminal_lab.egraph.gemm import Stored, gemm_form
-from luminal_lab.egraph.language import MEMORY, SIGNATURES, unstamp
+from luminal_lab.egraph.language import MARKS, SIGNATURES, unstamp
+from luminal_lab.egraph.library import (
+    LIBRARY,
+    Declaration,
+    LibraryForm,
+    library_form,
+    shipped_kernels,
+)
 from luminal_lab.egraph.planes import plane_axes, planes_outermost
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.errors import RuleError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import BINARY, UNARY
+from luminal_lab.hlir.sizes import Dim
 
 Tables = Mapping[str, Sequence[Sequence[Any]]]
 Raw = tuple[str, tuple[int, ...], tuple[Any, ...]]  # op, child e-classes, attributes
@@ -32,6 +41,8 @@ class _Reader:
     tables: Tables
     encoding: Encoding
     rules: Sequence[RuleInfo]
+    extents: Mapping[str, Dim]
+    kernels: Mapping[str, Declaration]
     indices: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     affine: dict[int, Index] = field(default_factory=dict)
     axes_of_planes: frozenset[str] | None = None
@@ -78,7 +89,7 @@ class _Reader:
         elif op == "Times" and b in known:
             known[out] = known[b] * a
         elif op == "Rem" and a in known:
-            known[out] = known[a].mod(b, self.encoding.extents)
+            known[out] = known[a].mod(b, self.extents)
         else:
             return False
         return True
@@ -121,10 +132,34 @@ class _Reader:
             case "Gemm":
                 a, ia, b, ib, ic, k = args
                 return "gemm", (a, b), (ia, ib, None, ic, tuple(k))
+            case "Lib":
+                name, tensors, maps, ic, roles, numbers = args
+                return "library", tuple(tensors), (name, maps, ic, roles, numbers)
             case "GemmBias":
                 a, ia, b, ib, d, id_, ic, k = args
                 return "gemm", (a, b, d), (ia, ib, id_, ic, tuple(k))
         raise AssertionError(op)
+
+    def library(
+        self,
+        attrs: tuple[Any, ...],
+        tensors: Sequence[int],
+        shapes: Mapping[int, tuple[Dim, ...]],
+        dtypes: Mapping[int, str],
+    ) -> LibraryForm | None:
+        """What a call of a kernel that is not derived needs to know."""
+        name, maps, ic, roles, numbers = attrs
+        if name not in self.kernels:
+            raise RuleError(
+                f"a rule calls the kernel {name!r}, which nothing declares",
+                fix=f"pass its file too; known are {', '.join(sorted(self.kernels))}",
+            )
+        stored = [
+            Stored(shapes.get(t, ()), self.index(i)) for t, i in zip(tensors, (*maps, ic))
+        ]
+        names = [dtypes[t] for t in tensors]
+        said = self.kernels[name]
+        return library_form(said, stored, names, roles, numbers, self.extents)
 
     def nodes(self) -> Iterator[tuple[str, int, Raw, tuple[int, int], Source]]:
         """`(sort, class, e-node, (iteration, rule number), table row)` for every row."""
@@ -143,8 +178,18 @@ def _key(args: Sequence[Any]) -> str:
     return repr(args)
 
 
+def extents_of(tables: Tables, encoding: Encoding) -> dict[str, Dim]:
+    """The extents of all axes: the encoder's, and those that rules made."""
+    made = {row[0]: row[1] for row in tables.get("extent", ())}
+    return {**encoding.extents, **{axis: made[axis] for axis in sorted(made)}}
+
+
 def read_classes(
-    tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo], keep_all: bool = False
+    tables: Tables,
+    encoding: Encoding,
+    rules: Sequence[RuleInfo],
+    keep_all: bool = False,
+    kernels: Mapping[str, Declaration] | None = None,
 ) -> tuple[tuple[EClass, ...], dict[int, int], dict[int, int], dict[str, int]]:
     """Canonical e-classes.
 
@@ -153,12 +198,13 @@ def read_classes(
         encoding: The terms that were loaded.
         rules: The rules, for the names in provenance.
         keep_all: Keep e-nodes that cannot be executed too (a check of rules must see them).
+        kernels: Hand-written kernels by name, for calls of them.
 
     Returns:
         The classes; the class of each encoder V term and T term; and how many e-nodes were left
         out, by reason.
     """
-    found = read_rows(tables, encoding, rules)
+    found = read_rows(tables, encoding, rules, kernels)
     nid = {row[0]: found.number[row[1]] for row in tables.get("nid", ())}
     tid = {row[0]: found.number[row[1]] for row in tables.get("tid", ())}
     dropped: dict[str, int] = {}
@@ -185,9 +231,15 @@ class Found:
     lost: int
 
 
-def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> Found:
+def read_rows(
+    tables: Tables,
+    encoding: Encoding,
+    rules: Sequence[RuleInfo],
+    kernels: Mapping[str, Declaration] | None = None,
+) -> Found:
     """`read_classes`, with the rows that the e-nodes were read from."""
-    reader = _Reader(tables, encoding, rules)
+    known = {**LIBRARY, **shipped_kernels(), **(kernels or {})}
+    reader = _Reader(tables, encoding, rules, extents_of(tables, encoding), known)
     reader.read_index_terms()
     members: dict[int, list[tuple[Raw, tuple[int, int], Source]]] = {}
     sorts: dict[int, str] = {}
@@ -198,17 +250,24 @@ def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> 
     tid: dict[int, int] = {row[0]: row[1] for row in tables.get("tid", ())}
     order = _order(members, [nid[n] for n in sorted(nid)], [tid[n] for n in sorted(tid)])
     new = {old: k for k, old in enumerate(order)}
-    free = {row[0]: frozenset(row[1]) - {MEMORY} for row in tables.get("free", ())}
+    free = {row[0]: frozenset(row[1]) - MARKS for row in tables.get("free", ())}
     dtypes = {row[0]: row[1] for row in (*tables.get("dtype", ()), *tables.get("stores", ()))}
-    shapes: dict[int, tuple[int, ...]] = {}
+    shapes: dict[int, tuple[Dim, ...]] = {}
     for n, c in sorted(tid.items()):
         shapes.setdefault(c, encoding.tensors[n].shape)
+    for old, made in members.items():
+        for (op, _, attrs), *_ in made if old not in shapes else ():
+            if op == "kernel":  # a tensor that a rule made: its map covers a box
+                shapes[old] = _shape(attrs[0], reader.extents)
+    for old in order:
+        if old not in dtypes:
+            raise _untyped(members[old][0], rules)
     beside: dict[int, set[int]] = {}
     for s, t, *_ in tables.get("beside", ()):
         beside.setdefault(s, set()).add(t)
     classes, sources = [], []
     for k, old in enumerate(order):
-        nodes = _enodes(members[old], new, reader, shapes, old)
+        nodes = _enodes(members[old], new, reader, shapes, dtypes, old)
         sources.append(tuple(source for _, source in nodes))
         classes.append(
             EClass(
@@ -223,6 +282,22 @@ def read_rows(tables: Tables, encoding: Encoding, rules: Sequence[RuleInfo]) -> 
         )
     lost = sum(len(members[old]) for old in order) - sum(len(c.nodes) for c in classes)
     return Found(tuple(classes), tuple(sources), new, lost)
+
+
+def _untyped(
+    member: tuple[Raw, tuple[int, int], Source], rules: Sequence[RuleInfo]
+) -> RuleError:
+    (op, _, attrs), (_, rule), _ = member
+    name = rules[rule - 1].name if rule else ENCODED
+    return RuleError(
+        f"the rule {name!r} made a {op} of {attrs} that has no dtype",
+        where=f"{rules[rule - 1].file}:{rules[rule - 1].line}" if rule else None,
+        fix="an index map that a rule writes needs (set (axes …)), an op one dtype",
+    )
+
+
+def _shape(index: Sequence[Index], extents: Mapping[str, Dim]) -> tuple[Dim, ...]:
+    return tuple(i.bounds(extents)[1] + 1 for i in index)
 
 
 def _order(
@@ -255,7 +330,8 @@ def _enodes(
     raws: Sequence[tuple[Raw, tuple[int, int], Source]],
     new: Mapping[int, int],
     reader: _Reader,
-    shapes: Mapping[int, tuple[int, ...]],
+    shapes: Mapping[int, tuple[Dim, ...]],
+    dtypes: Mapping[int, str],
     own: int,
 ) -> tuple[tuple[ENode, Source], ...]:
     found: dict[tuple, tuple[tuple, ENode, Source]] = {}
@@ -270,7 +346,12 @@ def _enodes(
                 for c, i in zip((*children, own), texts)
             ]
             bias = stored[2] if id_ is not None else None
-            form = gemm_form(stored[0], stored[1], stored[-1], k, reader.encoding.extents, bias)
+            form = gemm_form(stored[0], stored[1], stored[-1], k, reader.extents, bias)
+            if form is None:
+                continue
+            attrs = (form,)
+        elif op == "library":
+            form = reader.library(attrs, (*children, own), shapes, dtypes)
             if form is None:
                 continue
             attrs = (form,)

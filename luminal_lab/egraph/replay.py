@@ -141,6 +141,7 @@ class Programme:
         rulesets: The rules, in the order in which an iteration runs them.
         facts: What the rule files state.
         infos: What each rule says about itself.
+        wanted: The encoder's facts on demand that they read.
     """
 
     schema: Schema
@@ -148,6 +149,7 @@ class Programme:
     rulesets: tuple[Ruleset, ...]
     facts: tuple[List, ...]
     infos: Mapping[str, RuleInfo]
+    wanted: frozenset[str] = frozenset()
 
 
 def programme(book: Rulebook) -> Programme:
@@ -182,7 +184,7 @@ def programme(book: Rulebook) -> Programme:
                 sets[info.cap].append(compiled(name, premises, actions, schema))
     facts = tuple(f.expr for f in every if _is_fact(f, schema))
     rulesets = tuple(Ruleset(tuple(sets[cap]), cap) for _, cap in book.rulesets)
-    return Programme(schema, analyses, rulesets, facts, infos)
+    return Programme(schema, analyses, rulesets, facts, infos, book.wanted)
 
 
 def _is_fact(form: Form, schema: Schema) -> bool:
@@ -256,7 +258,8 @@ class Replay:
         for rule in rules:
             since = rule.last + 1 if rule.last else 0
             found = list(self.store.matches(rule.query.atoms, since=since))
-            if cap is not None and len(found) > cap:
+            # egglog, with a fresh scheduler each time, counts the matches of all iterations.
+            if cap is not None and found and self._exceeds(rule, cap):
                 continue
             rule.last = now
             todo.append((rule, found))
@@ -273,6 +276,10 @@ class Replay:
                 )
         self._rebuild()
         return mark != (len(self.terms), self.time, self._writes)
+
+    def _exceeds(self, rule: Compiled, cap: int) -> bool:
+        matches = self.store.matches(rule.query.atoms)
+        return any(k >= cap for k, _ in enumerate(matches))
 
     _writes = 0  # rows of functions and relations that were added or changed
 

@@ -12,13 +12,15 @@ more than N times it is skipped (commutativity and associativity would otherwise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from luminal_lab.egraph.language import FRESH, SIGNATURES, constructors, families, provenance
+from luminal_lab.egraph.library import Declaration, read_kernels
+from luminal_lab.egraph.program import ON_DEMAND
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, call, forms
 from luminal_lab.errors import RuleError
 from luminal_lab.resources import rules_dir
@@ -77,12 +79,20 @@ class Rulebook:
         forms: Everything that the child loads, in order.
         rulesets: `(name, cap)` of each ruleset that an iteration runs, in order.
         sources: The `(file name, text)`s that it was made of.
+        kernels: Kernels of a user that rules may call, by name.
     """
 
     rules: tuple[RuleInfo, ...]
     forms: tuple[Loadable, ...]
     rulesets: tuple[tuple[str, int | None], ...]
     sources: tuple[tuple[str, str], ...] = ()
+    kernels: Mapping[str, Declaration] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The encoder's facts on demand that its rules read."""
+        texts = [rule.text for rule in self.rules]
+        return frozenset(f for f in ON_DEMAND if any(f"({f} " in text for text in texts))
 
     def __repr__(self) -> str:
         lines = [f"Rulebook: {len(self.rules)} rules"]
@@ -101,6 +111,8 @@ def load_rules(
     Arguments:
         extra: Rule text, paths of `.egg` files, names of opt-in themes in `rules/optional/` or
             of rules that `%%rules` registered, `RuleSet`s; one, or several.
+            Paths of `.c` files are kernels that rules may call; so are those beside an `.egg`
+            file.
         tolerance: The loosest class that is admitted.
         target: `rules/targets/<target>.egg` is added when it exists.
         themes: The built-in files to use, by name without `.egg`; None for all.
@@ -119,10 +131,13 @@ def load_rules(
         for name, p in files.items()
         if themes is None or name in themes
     ]
+    kernels: Mapping[str, Declaration] = {}
     if extra is not None:
         one = isinstance(extra, (str, Path)) or hasattr(extra, "source")
         several: list[Any] = [extra] if one else list(extra)  # type: ignore[arg-type]
-        given = [source_of(item, k) for k, item in enumerate(several)]
+        kernels = kernels_beside(several)
+        texts = [e for e in several if not str(e).endswith(".c")]
+        given = [source_of(item, k) for k, item in enumerate(texts)]
         for name, text in given:
             try:
                 refuse_commands(forms(text, name), name)
@@ -130,9 +145,16 @@ def load_rules(
                 raise pointed(error, given) from None
         sources += given
     try:
-        return rulebook(sources, tolerance)
+        return replace(rulebook(sources, tolerance), kernels=kernels)
     except RuleError as error:
         raise pointed(error, sources) from None
+
+
+def kernels_beside(rules: Iterable[Any]) -> dict[str, Declaration]:
+    """The hand-written kernels that are given with rules, or lie beside a file of rules."""
+    files = [Path(r) for r in rules if isinstance(r, (str, Path)) and "(" not in str(r)]
+    folders = [p.parent for p in files if p.suffix == ".egg" and p.is_file()]
+    return read_kernels([*folders, *(p for p in files if p.suffix == ".c")])
 
 
 def rulebook(

@@ -6,15 +6,17 @@ without end costs a child, not the notebook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.egraph.library import Declaration
 from luminal_lab.egraph.process import Child, Limits
 from luminal_lab.egraph.rulebook import (
+    kernels_beside,
     load_rules,
     pointed,
     refuse_commands,
@@ -87,7 +89,13 @@ def _lines(check: RuleCheck) -> list[str]:
     return repr(check).splitlines()
 
 
-def check_rules(text: str, name: str = "rules", tried: int = 80, seed: int = 0) -> RuleSet:
+def check_rules(
+    text: str,
+    name: str = "rules",
+    tried: int = 80,
+    seed: int = 0,
+    kernels: Mapping[str, Declaration] | None = None,
+) -> RuleSet:
     """Read some rules, check their types, and test each on random instances.
 
     Arguments:
@@ -95,6 +103,7 @@ def check_rules(text: str, name: str = "rules", tried: int = 80, seed: int = 0) 
         name: What to call them; error messages give their place as `name:line:column`.
         tried: Instances of each rule.
         seed: Same seed, same instances.
+        kernels: Hand-written kernels that they may call, by name.
 
     Raises:
         RuleError: a rule does not parse, is ill-typed, or lacks its name, law or class.
@@ -122,7 +131,7 @@ def check_rules(text: str, name: str = "rules", tried: int = 80, seed: int = 0) 
             rule_info(form, name)
         _check_types((name, text))
         sources = [*builtin_sources(), (name, text)]
-        checks = tuple(check_form(f, name, sources, tried, seed) for f in mine)
+        checks = tuple(check_form(f, name, sources, tried, seed, kernels) for f in mine)
     except RuleError as error:
         raise pointed(error, [(name, text)]) from None
     return RuleSet(name, text, checks)
@@ -145,8 +154,8 @@ class _Source:
 
 
 @lru_cache(maxsize=64)
-def _verdict(text: str, name: str) -> RuleSet:
-    return check_rules(text, name, _TRIED)
+def _verdict(text: str, name: str, kernels: tuple[Declaration, ...]) -> RuleSet:
+    return check_rules(text, name, _TRIED, kernels={k.name: k for k in kernels})
 
 
 def refuse_false_rules(rules: Any, target: str = "cpu") -> None:
@@ -161,7 +170,10 @@ def refuse_false_rules(rules: Any, target: str = "cpu") -> None:
     """
     del target
     several = [rules] if isinstance(rules, (str, Path, RuleSet)) else list(rules)
+    kernels = tuple(kernels_beside(several).values())
     for k, item in enumerate(several):
+        if isinstance(item, (str, Path)) and str(item).endswith(".c"):
+            continue
         found = item if isinstance(item, RuleSet) else None
         if found is None and isinstance(item, str) and "(" not in item:
             found = registered(item)
@@ -169,7 +181,7 @@ def refuse_false_rules(rules: Any, target: str = "cpu") -> None:
                 continue  # a theme of ours, or an error that load_rules explains
         if found is None:
             name, text = source_of(item, k)
-            found = _verdict(text, name)
+            found = _verdict(text, name, kernels)
         bad = next((c for c in found.checks if not c.ok), None)
         if bad is not None:
             raise RuleError(

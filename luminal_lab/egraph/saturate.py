@@ -11,7 +11,7 @@ from luminal_lab.egraph.egraph import EGraph, Iteration, Part, Report
 from luminal_lab.egraph.encode import Encoding, encode
 from luminal_lab.egraph.process import Child, Limits, PartResult
 from luminal_lab.egraph.program import commands
-from luminal_lab.egraph.readout import read_classes
+from luminal_lab.egraph.readout import extents_of, read_classes
 from luminal_lab.egraph.rulebook import Rulebook, load_rules
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.regions import partition
@@ -82,7 +82,7 @@ def _saturate(
         encoded = time.perf_counter()
         results = child.run(
             rulebook,
-            [commands(e) for e in encodings],
+            [commands(e, rulebook.wanted) for e in encodings],
             limits,
             None if progress is None else (lambda k, record: progress(k, Iteration(**record))),
         )
@@ -121,7 +121,9 @@ def read_part(
 ) -> Part:
     """The e-graph of a region, from what the child reported."""
     assert result.state is not None
-    classes, _, tensor_class, dropped = read_classes(result.state, encoding, rulebook.rules)
+    classes, _, tensor_class, dropped = read_classes(
+        result.state, encoding, rulebook.rules, kernels=rulebook.kernels
+    )
     report = Report(
         tuple(Iteration(**r) for r in result.iterations),
         result.stopped,
@@ -134,7 +136,7 @@ def read_part(
         classes,
         {node: tensor_class[t] for node, t in encoding.node_tensor.items()},
         tuple((name, tensor_class[t]) for name, t in encoding.outputs),
-        encoding.extents,
+        extents_of(result.state, encoding),
         hlir,
         report,
     )
@@ -146,7 +148,7 @@ def saturate_encoding(
     """Saturate ready encodings in one child; for the tests of rules."""
     limits = limits or Limits()
     with Child() as child:
-        results = child.run(rulebook, [commands(e) for e in encodings], limits)
+        results = child.run(rulebook, [commands(e, rulebook.wanted) for e in encodings], limits)
     return [
         (r, read_classes(r.state or {}, e, rulebook.rules)) for r, e in zip(results, encodings)
     ]

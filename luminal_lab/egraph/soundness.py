@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from luminal_lab.egraph.audit import Disagreement, audit_classes
 from luminal_lab.egraph.egraph import EClass, ENode
 from luminal_lab.egraph.instances import Terms, facts_of, instances, lemmas_of, single_instances
 from luminal_lab.egraph.language import SIGNATURES
+from luminal_lab.egraph.library import Declaration
 from luminal_lab.egraph.process import Child, Limits, PartFailed
 from luminal_lab.egraph.program import commands
-from luminal_lab.egraph.readout import read_classes
+from luminal_lab.egraph.readout import extents_of, read_classes
 from luminal_lab.egraph.rulebook import (
     Rulebook,
     RuleInfo,
@@ -158,12 +159,17 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
 
 
 def check_form(
-    form: Form, file: str, sources: Sequence[tuple[str, str]], tried: int, seed: int
+    form: Form,
+    file: str,
+    sources: Sequence[tuple[str, str]],
+    tried: int,
+    seed: int,
+    kernels: Mapping[str, Declaration] | None = None,
 ) -> RuleCheck:
-    """`check_rule`, of a form of one of `sources`."""
+    """`check_rule`, of a form of one of `sources`; `kernels` are those that it may call."""
     info = rule_info(form, file)
     try:
-        return _check(form, info, sources, tried, seed)
+        return _check(form, info, sources, tried, seed, kernels or {})
     except SaturationError as died:
         said = " ".join(died.what.split())
         return RuleCheck(info, tried, 1, Failure("", "", None, "", f"it does not end: {said}"))
@@ -174,10 +180,15 @@ def check_form(
 
 
 def _check(
-    form: Form, info: RuleInfo, sources: Sequence[tuple[str, str]], tried: int, seed: int
+    form: Form,
+    info: RuleInfo,
+    sources: Sequence[tuple[str, str]],
+    tried: int,
+    seed: int,
+    kernels: Mapping[str, Declaration],
 ) -> RuleCheck:
     every = [f for name, text in sources for f in forms(text, name)]
-    book = _book(info, form, sources, every)
+    book = replace(_book(info, form, sources, every), kernels=kernels)
     # All instances in one e-graph: fast. Only when that shows something wrong, one by one.
     together = instances(form, every, tried, seed)
     states, failed = _run(book, [together])
@@ -254,12 +265,20 @@ def rules_in(found: Sequence[Form]) -> Iterator[Form]:
 def _book(
     info: RuleInfo, form: Form, sources: Sequence[tuple[str, str]], every: Sequence[Form]
 ) -> Rulebook:
-    """The rule, and those that derive the relations which it matches."""
-    lemmas = lemmas_of(every)
+    """The rule, those that derive the relations it matches, and those that use its own."""
+    lemmas = lemmas_of(every, functions=True)
     wanted, pending = [info.name], [form]
+    # What a relation says is seen in what is concluded from it.
+    derived = {r for r, made in lemmas_of([*every, form]).items() if form in made}
+    for user in rules_in(every):
+        if derived & {fact.head for fact in facts_of(user)}:
+            wanted.append(rule_info(user, "").name)
+            pending.append(user)
     while pending:
-        for fact in facts_of(pending.pop()):
-            for lemma in lemmas.get(fact.head, ()):
+        facts = facts_of(pending.pop())
+        heads = [part.head for fact in facts for part in (fact, *fact.items) if _has_head(part)]
+        for head in dict.fromkeys(heads):
+            for lemma in lemmas.get(head, ()):
                 name = rule_info(lemma, "").name
                 if name not in wanted:
                     wanted.append(name)
@@ -275,14 +294,21 @@ def _book(
     return rulebook(texts)
 
 
+def _has_head(part: Expr) -> TypeGuard[List]:
+    return isinstance(part, List) and bool(part.items)
+
+
 def _run(
     book: Rulebook, found: Sequence[Terms]
 ) -> tuple[list[dict[str, Any] | None], str | None]:
     """The state after saturating each instance; and what egglog said if it refused one."""
-    programs = [commands(i.encoding()) for i in found]
+    programs = [commands(i.encoding(), book.wanted) for i in found]
     try:
         with Child() as child:
-            results = child.run(book, programs, _LIMITS)
+            # Some iterations for the rule, also on its own terms; and one for each rule that
+            # derives what it matches.
+            limits = replace(_LIMITS, iterations=_LIMITS.iterations + len(book.rules) - 1)
+            results = child.run(book, programs, limits)
     except PartFailed as failed:
         done, _ = _run(book, found[: failed.part]) if failed.part else ([], None)
         return [*done, *[None] * (len(found) - len(done))], failed.said
@@ -309,13 +335,19 @@ def _judge(
     if state is None:
         return None
     encoding = instance.encoding()
-    classes, _, _, _ = read_classes(state["tables"], encoding, book.rules, keep_all=True)
+    try:
+        classes, _, _, _ = read_classes(
+            state["tables"], encoding, book.rules, keep_all=True, kernels=book.kernels
+        )
+    except RuleError as error:
+        return Failure("", "", None, "finite", str(error))
     kinds = ["finite"] if info.tolerance != "exact" else ["finite", "hostile"]
     for kind, seed in itertools.product(kinds, (1, 2)):
         buffers = _buffers(instance, kind == "hostile", seed)
         tolerance = _TOLERANCE[info.tolerance]
         try:
-            found = audit_classes(classes, encoding.extents, buffers, tolerance=tolerance)
+            extents = extents_of(state["tables"], encoding)
+            found = audit_classes(classes, extents, buffers, tolerance=tolerance)
         except (
             RuntimeError,
             LuminalError,

@@ -228,8 +228,8 @@ class Stepping(Iterator[Step]):
             encoded = time.perf_counter()
             parts: list[Part] = []
             seconds = {"regions": 0.0, "encode": encoded - began, "saturate": 0.0, "read": 0.0}
-            for k, result in child.steps(self.rulebook, [commands(e) for e in encodings],
-                                         self.limits):  # fmt: skip
+            loads = [commands(e, self.rulebook.wanted) for e in encodings]
+            for k, result in child.steps(self.rulebook, loads, self.limits):
                 if result.stopped.startswith("the child died"):
                     self._finish(k, result.stopped)
                     return

@@ -12,6 +12,7 @@ from luminal_lab import files
 from luminal_lab.egraph.egraph import EClass, EGraph, ENode, Iteration, Part, Report
 from luminal_lab.egraph.encode import Counts
 from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.library import LibraryForm
 from luminal_lab.egraph.process import Limits
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.errors import SaturationError
@@ -106,7 +107,7 @@ def _attrs_data(node: ENode) -> list[Any]:
         return [str(i) for i in node.attrs[0]]
     if node.op == "iota":
         return [str(node.attrs[0])]
-    if node.op == "gemm":
+    if node.op in ("gemm", "library"):
         return [asdict(node.attrs[0])]
     if node.op == "scatter":
         mode, points, index = node.attrs
@@ -119,10 +120,10 @@ def _attrs(op: str, data: list[Any]) -> tuple[Any, ...]:
         return (tuple(map(Index.parse, data)),)
     if op == "iota":
         return (Index.parse(data[0]),)
-    if op == "gemm":
+    if op in ("gemm", "library"):
         form: Mapping[str, Any] = data[0]
         deep = {k: _tuple(v) for k, v in form.items()}
-        return (GemmForm(**deep),)
+        return (GemmForm(**deep) if op == "gemm" else LibraryForm(**deep),)
     if op == "scatter":
         mode, points, index = data
         return mode, tuple(map(Index.parse, points)), tuple(map(Index.parse, index))

@@ -61,7 +61,7 @@ class Term:
             if isinstance(a, Term):
                 yield a
             elif isinstance(a, tuple):
-                yield from a
+                yield from (x for x in a if isinstance(x, Term))
 
     def __repr__(self) -> str:
         return self.text()
@@ -251,11 +251,28 @@ class Computer:
             return self._product(term)
         if term.op == "Scatter":
             return self._scatter(term)
+        if term.op == "Lib":
+            return self._called(term)
         spec = self.hlir.nodes[term.args[0]]
         args = [self.tensor(x) for x in term.args[1]]
         native = [a.to(apply.torch_dtype(DTYPES[x.dtype])) for a, x in zip(args, term.args[1])]
         results = apply.call_aten(spec, native)
         return hold(results[spec.attrs.get("result") or 0])
+
+    def _called(self, term: Term) -> Tensor:
+        from luminal_lab.egraph.gemm import Stored
+        from luminal_lab.egraph.library import LIBRARY, library_form, reference, shipped_kernels
+
+        name, tensors, maps, out, roles, numbers = term.args
+        said = {**LIBRARY, **shipped_kernels()}.get(name)
+        stored = [Stored(t.shape, index_map(i)) for t, i in zip((*tensors, term), (*maps, out))]
+        dtypes = [t.dtype for t in (*tensors, term)]
+        form = said and library_form(
+            said, stored, dtypes, [sorted(r) for r in roles], numbers, self.extents
+        )
+        if form is None:
+            raise LuminalError(f"the call of {name!r} cannot be computed from its term alone")
+        return reference(form, [self.tensor(t) for t in tensors], term.shape)
 
     def _scatter(self, term: Term) -> Tensor:
         from luminal_lab.egraph.audit import scattered

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.evidence import Evidence, evidence, shown
+from luminal_lab.egraph.language import datum
 from luminal_lab.egraph.names import Place, place
 from luminal_lab.egraph.primitives import UnknownPrimitive
 from luminal_lab.egraph.primitives import call as primitive
@@ -715,8 +716,7 @@ def _judge(
 
 def _same_row(found: Evidence, source: tuple[str, tuple], row: tuple[str, tuple]) -> bool:
     sorts = found.schema.tables[row[0]].args
-    left = [frozenset(a) if s == "Axes" else tuple(a) if isinstance(a, list) else a
-            for s, a in zip(sorts, source[1])]  # fmt: skip
+    left = [datum(s, a) for s, a in zip(sorts, source[1])]
     return list(row[1]) == left
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.encode import encode
-from luminal_lab.egraph.language import SIGNATURES
+from luminal_lab.egraph.language import SIGNATURES, datum
+from luminal_lab.egraph.library import kernels_of
 from luminal_lab.egraph.program import commands
 from luminal_lab.egraph.readout import Source, read_rows
 from luminal_lab.egraph.replay import Programme, Replay, programme
@@ -63,12 +64,13 @@ class Witness:
         self.part = part = egraph.parts[region]
         rules = programme_of(egraph)
         self.encoding = encode(part.hlir, egraph.limits.copies)
-        self.replay = Replay(rules, commands(self.encoding))
+        self.replay = Replay(rules, commands(self.encoding, rules.wanted))
         for _ in range(part.report.iterations[-1].number):
             if not self.replay.step():
                 break
         self.schema = rules.schema
-        found = read_rows(self._tables(), self.encoding, tuple(rules.infos.values()))
+        infos = tuple(rules.infos.values())
+        found = read_rows(self._tables(), self.encoding, infos, kernels_of(part.classes))
         self.number = found.number
         self._sources: dict[tuple, Source] = {}
         for c, sources in zip(found.classes, found.sources):
@@ -99,12 +101,7 @@ class Witness:
 
     def key_of(self, op: str, args: Sequence[Any]) -> tuple[Any, ...]:
         """The columns of a row as the replay keeps them."""
-        out = []
-        for sort, a in zip(SIGNATURES[op].args, args):
-            if isinstance(a, list):
-                a = frozenset(a) if sort == "Axes" else tuple(a)
-            out.append(a)
-        return tuple(out)
+        return tuple(datum(sort, a) for sort, a in zip(SIGNATURES[op].args, args))
 
     # ------------------------------------------------------------------------------- terms
 
@@ -155,7 +152,13 @@ class Witness:
             below = [
                 x
                 for s, a in zip(sorts, args)
-                for x in ((a,) if self.schema.is_term(s) else a if isinstance(a, tuple) else ())
+                for x in (
+                    (a,)
+                    if self.schema.is_term(s)
+                    else a
+                    if self.schema.vector_of_terms(s)
+                    else ()
+                )
             ]
             missing = [x for x in below if x not in self._terms]
             if missing:
@@ -189,4 +192,4 @@ def _key(node: ENode) -> tuple:
 def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(_plain, value)) if isinstance(value, tuple) else value

@@ -36,6 +36,7 @@ _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the 
 _SNAPSHOT_ROWS = 20_000
 _SNAPSHOT_GROWTH = 1.25
 _SNAPSHOT_SECONDS = 1.0
+_VECTORS = {"Vs": "V", "Ts": "T", "Maps": "String", "Roles": "Axes", "Numbers": "f64"}
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -302,8 +303,8 @@ class Puller:
         """A Python value: an e-class number, a number, a string, or a list of those."""
         if sort in self.decode:
             return self.decode[sort](value)
-        if sort in ("Vs", "Ts"):
-            return [self.value(sort[0], v) for v in self.egraph.value_to_vec(value)]
+        if sort in _VECTORS:
+            return [self.value(_VECTORS[sort], v) for v in self.egraph.value_to_vec(value)]
         if sort == "Axes":
             members = self.egraph.value_to_set(value)
             return sorted(self.egraph.value_to_string(v) for v in members)
@@ -314,7 +315,7 @@ class Puller:
         functions = self.egraph.freeze().functions
         wanted = [*traced, *(f"by_{op}" for op in traced)]
         wanted += ["Affine", "Number", "Plus", "Times", "Rem", "nid", "tid"]
-        wanted += ["free", "dtype", "stores", "beside"]
+        wanted += ["free", "dtype", "stores", "beside", "extent"]
         if every:
             wanted += [n for n in sorted(functions) if n not in wanted]
         out: dict[str, Any] = {}

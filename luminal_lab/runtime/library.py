@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.egraph.library import LibraryForm, operations
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import F32
@@ -18,6 +21,8 @@ from luminal_lab.search.candidate import LibraryKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_GRAIN = 16_384  # operations of a hand-written kernel that are worth a thread
 
 
 def library_code(kernel: LibraryKernel) -> Code:
@@ -184,7 +189,67 @@ def _torch_product(
     out.copy_(result)
 
 
+def _library(kernel: LibraryKernel) -> Code:
+    """A kernel with a declaration: written by hand, or a routine of PyTorch."""
+    form = LibraryForm(**kernel.attrs)
+    if form.source:
+        return _hand_written(kernel, form)
+    return Routine(form.name, lambda reads, writes: _attention(form, reads, writes))
+
+
+def _hand_written(kernel: LibraryKernel, form: LibraryForm) -> KernelCode:
+    """The file, with its extents and strides as macros, and an entry that shares the work.
+
+    Its names become the entry's: a program may call it at several sizes.
+    """
+    said = form.declaration
+    entry = f"{form.name}_{digest(repr(kernel.attrs))[:8]}"
+    macros: dict[str, str] = {r.upper(): f"{n}L" for r, n in form.sizes().items()}
+    for operand, strides in zip(said.operands, form.strides):
+        for role in operand.roles:
+            (step,) = strides[said.roles.index(role)]
+            macros[f"{operand.name}_{role}".upper()] = f"{step}L"
+    macros |= {f"NUMBER{k}": repr(value) for k, value in enumerate(form.numbers)}
+    given = [f"(void *)b[{k}]" for k in range(len(said.operands))]
+    n = form.sizes()[said.parallel]
+    per_point = sum(operations(form).values()) / max(n, 1)
+    grain = max(1, math.ceil(_GRAIN / max(per_point, 1.0)))
+    text = "\n".join([
+        "extern void ll_parallel_for(void (*)(void *, long, long), void *, long, long, long);",
+        *(f"#define {name} {value}" for name, value in macros.items()),
+        re.sub(rf"\b{re.escape(form.name)}(?=_|\b)", f"{entry}_of", said.source),
+        *(f"#undef {name}" for name in macros),
+        f"static void {entry}_part(void *ctx, long lo, long hi) {{",
+        "  char *const *b = ctx;",
+        f"  {entry}_of({', '.join(given)}, lo, hi);",
+        "}",
+        f"void {entry}(char *const *b, long threads) {{",
+        f"  ll_parallel_for({entry}_part, (void *)b, {n}, {grain}, threads);",
+        "}",
+    ])  # fmt: skip
+    return KernelCode(entry, text, (*kernel.reads, *kernel.writes))
+
+
+def _attention(form: LibraryForm, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+    import torch
+
+    said = form.declaration
+    views = [form.view(k, t) for k, t in enumerate((*reads, *writes))]
+    *given, out = (_four(v) for v in views)
+    scale = form.numbers[0] * math.log(2)
+    assert said.name == "sdpa"
+    out.copy_(torch.nn.functional.scaled_dot_product_attention(*given, scale=scale))
+
+
+def _four(x: Tensor) -> Tensor:
+    """Two batch dims, as the routine likes them."""
+    while x.dim() < 4:
+        x = x.unsqueeze(0)
+    return x
+
+
 _ROUTINES: Mapping[str, Callable[[LibraryKernel], Code]] = {
     "custom": _custom,
     "gemm": _gemm,
+    "library": _library,
 }

@@ -183,7 +183,7 @@ class RegionKernels:
         )
 
     def _attributes(self, made: ENode) -> dict[str, object]:
-        if made.op == "gemm":
+        if made.op in ("gemm", "library"):
             form = made.attrs[0]
             return {f.name: getattr(form, f.name) for f in fields(form)}
         node = self.part.hlir.nodes[made.attrs[0]]

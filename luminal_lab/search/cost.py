@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from luminal_lab.egraph.library import LibraryForm, operations
 from luminal_lab.egraph.sized import resized, resized_buffer
 from luminal_lab.egraph.values import Kernel, Value, postorder
 from luminal_lab.hlir.dtypes import F32
@@ -101,6 +102,8 @@ def _at_hints(kernel: Kernel | LibraryKernel) -> Any:
 def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     traffic = float(sum(b.nbytes for b in kernel.buffers.values()))
     memory = traffic / machine.bandwidth_for(int(traffic))
+    if kernel.routine == "library":
+        return _declared_cost(kernel, machine, traffic, memory)
     flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
     compute = flops / (machine.dot_flops * LIBRARY_RATE)
     # Only products in float32 are called from C; others go through PyTorch.
@@ -109,6 +112,22 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     start = max(machine.launch, BARRIER) * calls if direct else DISPATCH
     seconds = start + _together(compute, memory)
     return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
+
+
+def _declared_cost(
+    kernel: LibraryKernel, machine: Machine, traffic: float, memory: float
+) -> KernelCost:
+    """The cost that a kernel's declaration states, at our rates; a library's at its own."""
+    form = LibraryForm(**kernel.attrs)
+    work = operations(form)
+    rate = 1.0 if form.source else LIBRARY_RATE
+    dot, vector = work.get("dot", 0.0), work.get("vector", 0.0)
+    special = work.get("special", 0.0)
+    compute = (dot / machine.dot_flops + vector / machine.vector_flops) / rate
+    compute += special / machine.special_ops / rate
+    start = max(machine.launch, BARRIER) if form.source else DISPATCH
+    seconds = start + _together(compute, memory)
+    return KernelCost(seconds, traffic, dot, vector, special, memory, compute)
 
 
 def gemm_flops(attrs: Mapping[str, Any]) -> float:

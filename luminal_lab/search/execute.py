@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.egraph.audit import gemm, scattered, store
 from luminal_lab.egraph.evaluate import align, evaluate, hold
 from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.library import LibraryForm, reference
 from luminal_lab.egraph.sized import at, resized, resized_buffer, resized_kernel
 from luminal_lab.egraph.values import Kernel, KernelOutput, Value
 from luminal_lab.errors import CallError, SearchError
@@ -99,6 +100,10 @@ def run_kernel(
     if kernel.routine == "gemm":
         (name,) = kernel.writes
         out = gemm(GemmForm(**kernel.attrs), reads, kernel.buffers[name].shape)
+        return {name: apply.cast(out, kernel.buffers[name].dtype, "float64")}
+    if kernel.routine == "library":
+        (name,) = kernel.writes
+        out = reference(LibraryForm(**kernel.attrs), reads, kernel.buffers[name].shape)
         return {name: apply.cast(out, kernel.buffers[name].dtype, "float64")}
     if kernel.routine == "custom":
         return _custom(kernel, reads)

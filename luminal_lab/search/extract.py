@@ -12,18 +12,20 @@ The result is checked to be acyclic, within kernels and between them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.order import order_classes
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import ENode, Part
 
 COMMUTATIVE = frozenset({"add", "mul"})
-PRODUCERS = frozenset({"kernel", "gemm", "scatter", "custom"})
+PRODUCERS = frozenset({"kernel", "gemm", "library", "scatter", "custom"})
 
 
 class Infeasible(Exception):
@@ -110,6 +112,7 @@ class Space:
         n = len(part.classes)
         if [c.id for c in part.classes] != list(range(n)):
             raise ValueError("class ids must be their positions")
+        self._of_program = frozenset(part.node_class.values())
         self.inputs: list[str | None] = [None] * n
         for cls in part.classes:
             if cls.sort == "T":
@@ -162,8 +165,16 @@ class Space:
                 seen.add(key)
                 options.append(k)
         self.options[c] = tuple(options)
-        self.reads[c] = tuple(reads)
+        # What only a rule stores comes first, the largest first: it takes over from what it
+        # contains as soon as it is stored.
+        self.reads[c] = tuple(sorted(reads, key=self._precedence))
         self.kids[c] = tuple(kids)
+
+    def _precedence(self, read: tuple[int, int]) -> tuple[bool, int]:
+        t, _ = read
+        if t in self._of_program:
+            return True, 0
+        return False, -math.prod(map(hint, self.part.classes[t].shape))
 
     def _bound_axes(self, e: ENode) -> frozenset[str]:
         """The axes that must have a value where the e-node is evaluated."""

@@ -135,9 +135,10 @@ class Race:
 
     def _first(self, r: Explored) -> list[Individual]:
         picked = r.listed[: self.level.measured]
-        online = next((i for i in r.listed if r.search.has_online(i)), None)
-        if online is not None and online not in picked:
-            picked.append(online)
+        for has in (r.search.has_online, r.search.calls_library):
+            one = next((i for i in r.listed if has(i)), None)
+            if one is not None and one not in picked:
+                picked.append(one)
         return picked
 
     def judge(self) -> None:

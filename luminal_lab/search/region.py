@@ -159,6 +159,13 @@ class RegionSearch:
             for c, k in b.picks
         )
 
+    def calls_library(self, one: Individual) -> bool:
+        """Whether some tensor is made by a call: of a library, or of hand-written code."""
+        classes = self.space.part.classes
+        return any(
+            classes[b.tensor].nodes[b.producer].op == "library" for b in one.extraction.bodies
+        )
+
     def reject(self, reason: str) -> None:
         """Count one rejection."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1

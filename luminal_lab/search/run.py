@@ -239,12 +239,13 @@ class Search:
                 return
 
     def _list(self, r: Explored) -> None:
-        """Keep the best individuals, and the best with an online form when there is one."""
+        """Keep the best, the best with an online form, and the best that calls a kernel."""
         ranked = r.search.ranked()
         kept = ranked[: self.budget.level.kept]
-        online = next((i for i in ranked if r.search.has_online(i)), None)
-        if online is not None and online not in kept:
-            kept[-1] = online
+        for k, has in enumerate((r.search.has_online, r.search.calls_library), 1):
+            one = next((i for i in ranked if has(i)), None)
+            if one is not None and one not in kept and len(kept) > k:
+                kept[-k] = one
         r.listed = kept
         for _ in range(len(ranked) - len(kept)):
             r.search.reject("pruned")

@@ -275,6 +275,9 @@ class RegionVerifier:
                 continue  # its own term is nearer to the program
             if not above.intersection(self.space.kids[c][k]) and c not in self.space.kids[c][k]:
                 return k
+        for t, k in self.space.reads[c]:  # of a tensor that only rules know of, at other axes
+            if t != own and self._node_of.get(t) is None:
+                return k
         raise SearchError(f"V-class {c} has no term that is not cyclic")
 
     def _as_value(self, c: int, k: int, args: tuple[Value, ...]) -> Value:
@@ -295,6 +298,8 @@ class RegionVerifier:
         body = step.body
         if body is None:
             return ""
+        if not isinstance(step.kernel, Kernel):  # it is called: by the rule that says it may be
+            return next(iter(step.kernel.rules), "")
         for c, k in body.picks:
             nodes = self.part.classes[c].nodes
             written = [

@@ -297,7 +297,7 @@ def form(part: Part, node: ENode) -> str:
 
 def part_is_tensor(node: ENode) -> bool:
     """Whether an e-node makes a tensor rather than a value."""
-    return node.op in ("gemm", "scatter", "custom")
+    return node.op in ("gemm", "library", "scatter", "custom")
 
 
 # ------------------------------------------------------------------------------------- graphs

@@ -18,6 +18,7 @@ from luminal_lab.capture.export import capture
 from luminal_lab.egraph.audit import gemm, scattered, store
 from luminal_lab.egraph.egraph import EGraph, ENode, Part
 from luminal_lab.egraph.evaluate import align, evaluate, hold
+from luminal_lab.egraph.library import reference
 from luminal_lab.egraph.values import Value
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Hlir
@@ -435,6 +436,8 @@ class Candidate:
                 memory[c] = store(full, node.attrs[0], axes, shape, part.extents)
             elif node.op == "gemm":
                 memory[c] = apply.cast(gemm(node.attrs[0], args, shape), dtype, "float64")
+            elif node.op == "library":
+                memory[c] = apply.cast(reference(node.attrs[0], args, shape), dtype, "float64")
             else:
                 raise AssertionError(node.op)
         return {name: memory[c] for name, c in part.outputs}

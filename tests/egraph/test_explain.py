@@ -102,6 +102,13 @@ def test_every_member_is_explained_and_every_link_is_true(name: str) -> None:
 # ------------------------------------------------------------------ egglog says so, too
 
 
+def spelled(a: object) -> str:
+    """A literal or a set of axes, as egglog reads it."""
+    if isinstance(a, frozenset):
+        return f"(set-of {' '.join(map(quote, sorted(a)))})" if a else "(set-empty)"
+    return quote(a) if isinstance(a, str) else repr(a)
+
+
 def loaded(run: Callable[[str], None], term: Term, names: dict[Term, str]) -> str:
     """Load a term part by part (shared parts once); how egglog calls it."""
     for t in subterms([term]):
@@ -112,13 +119,10 @@ def loaded(run: Callable[[str], None], term: Term, names: dict[Term, str]) -> st
             if isinstance(a, Term):
                 parts.append(names[a])
             elif isinstance(a, tuple):
-                parts.append(
-                    f"(vec-of {' '.join(names[x] for x in a)})" if a else "(vec-empty)"
-                )
-            elif isinstance(a, frozenset):
-                parts.append(f"(set-of {' '.join(map(quote, sorted(a)))})")
+                inner = " ".join(names[x] if isinstance(x, Term) else spelled(x) for x in a)
+                parts.append(f"(vec-of {inner})" if a else "(vec-empty)")
             else:
-                parts.append(quote(a) if isinstance(a, str) else repr(a))
+                parts.append(spelled(a))
         text = f"({' '.join([t.op, *parts])})"
         if t.sort == "Ix":
             names[t] = text
@@ -173,6 +177,11 @@ def confirmed(egraph: EGraph, link: Link) -> bool:
     for t in parts:
         if t.sort == "T":
             run(f"(set (stores {names[t]}) {quote(t.dtype)})")
+            holds = found.replay.store.tables["holds"].values.get(
+                (found.replay.find(known[t]),)
+            )
+            if holds is not None:
+                run(f"(set (holds {names[t]}) {spelled(holds)})")
         elif t.sort == "V" and t in known:
             root = found.replay.find(known[t])
             free = sorted(found.replay.store.tables["free"].values[(root,)])

@@ -42,6 +42,9 @@ NEEDED = [
     ("or-absorbs", '"bool"'),
     ("or-same", '"bool"'),
     ("recip-scale", "(> (abs k) 1e-30)"),
+    ("product-of-product", "(set-not-contains fb k)"),
+    ("product-of-product", "(set-not-contains fx n)"),
+    ("scale-into-weights", "(set-not-contains f j)"),
     ("select-scale-else", "(> k 0.0)"),
     ("select-scale-then", "(> k 0.0)"),
     ("sum-constant", "(set-not-contains f j)"),
@@ -55,7 +58,7 @@ NEEDED = [
 
 
 def test_the_rules_are_the_ones_that_are_loaded() -> None:
-    loaded = [r.name for r in load_rules("distribution").rules]
+    loaded = [r.name for r in load_rules(["distribution", "stacking"]).rules]
     assert sorted(loaded) == sorted(RULES)
     assert len(set(RULES)) == len(RULES)
 
