@@ -242,10 +242,11 @@ class Search:
         """Keep the best, the best with an online form, and the best that calls a kernel."""
         ranked = r.search.ranked()
         kept = ranked[: self.budget.level.kept]
-        for k, has in enumerate((r.search.has_online, r.search.calls_library), 1):
-            one = next((i for i in ranked if has(i)), None)
-            if one is not None and one not in kept and len(kept) > k:
-                kept[-k] = one
+        forms = (r.search.has_online, r.search.calls_library)
+        found = [next((i for i in ranked if has(i)), None) for has in forms]
+        wanted = list(dict.fromkeys(i for i in found if i is not None))
+        others = [i for i in kept if i not in wanted][: max(len(kept) - len(wanted), 0)]
+        kept = [i for i in ranked if i in others or i in wanted]
         r.listed = kept
         for _ in range(len(ranked) - len(kept)):
             r.search.reject("pruned")
