@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.egraph import ENCODED
@@ -390,7 +391,10 @@ def program_tolerance(candidate: Candidate, rules: Mapping[str, str]) -> float:
 
 def built_in(rule: RuleInfo) -> bool:
     """Whether a rule ships with the compiler."""
-    return any(rules_dir().rglob(rule.file))
+    path = Path(rule.file)
+    if path.is_absolute():
+        return rules_dir() in path.parents
+    return any(p.name == rule.file for p in rules_dir().rglob("*.egg"))
 
 
 def _close(x: Tensor, y: Tensor, dtype: DType) -> bool:
