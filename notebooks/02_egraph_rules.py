@@ -84,7 +84,7 @@ print(f"(x @ a) @ b: {other_way:,} products, {as_written / other_way:.0f} times 
 # it, and sums are exchanged where that helps. What is missing is the first step, which makes
 # things look worse before they get better: a factor must **enter** a sum.
 #
-# $$x \cdot \sum_j b_j = \sum_j x \cdot b_j \qquad\text{if } x \text{ does not depend on } j$$
+# > *x · Σⱼ bⱼ  =  Σⱼ x · bⱼ*, where *x* does not depend on *j*
 #
 # Rules are written in egglog's language. A variable matches anything; `(Red "add" j b)` is the sum
 # of `b` over the axis `j`. The two comments are not decoration: `law` says in words what you
