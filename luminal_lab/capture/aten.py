@@ -7,6 +7,7 @@ from luminal_lab.capture import (  # noqa: F401  (each registers its rows)
     aten_linear,
     aten_pointwise,
     aten_reduce,
+    aten_scans,
     aten_views,
 )
 from luminal_lab.capture.table import LOWERINGS, Call, NoLowering

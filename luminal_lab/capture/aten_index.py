@@ -189,7 +189,8 @@ def _index_add(
     call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, *, alpha: Scalar = 1
 ) -> Tensor:
     if not x.rank:
-        raise NoLowering("a 0-d destination")
+        x, dim = x.reshape((1,)), 0
+        src = src.reshape((1,)) if not src.rank else src
     dim = x.dim(dim)
     src = src if alpha == 1 else src * alpha
     index = index.reshape((index.shape[0] if index.rank else 1,))
@@ -198,7 +199,18 @@ def _index_add(
         for d, i in enumerate(_axes(src.shape))
     ]
     mode = "add" if call.target.startswith("index_add") else "set"
-    return x.scatter(src.cast(x.dtype), at, mode)
+    return x.scatter(src.cast(x.dtype), at, mode).reshape(call.shape)
+
+
+@lowers("put.default")
+def _put(
+    call: Call, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    n = F.count(x, range(x.rank))
+    points = (F.count(index, range(index.rank)),)
+    at = _in_bounds(index, n).reshape(points)
+    flat = x.reshape((n,)).scatter(source.reshape(points), [at], "add" if accumulate else "set")
+    return flat.reshape(call.shape)
 
 
 @lowers("index_put.default", "_unsafe_index_put.default")

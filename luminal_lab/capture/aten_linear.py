@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, int_range, lowers
+from luminal_lab.capture.table import Call, NoLowering, int_range, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import I64
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.shapes import Shape
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar, out_axis
 
@@ -41,6 +42,40 @@ def _addmm(
         c = F.wide(c)
         out = out + (c if beta == 1 else c * beta)
     return out.cast(call.dtype)
+
+
+@lowers("addbmm.default")
+def _addbmm(
+    call: Call, c: Tensor, a: Tensor, b: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
+) -> Tensor:
+    out = F.product(a, b).sum(0)
+    if alpha != 1:
+        out = out * alpha
+    if beta != 0:
+        out = out + (F.wide(c) if beta == 1 else F.wide(c) * beta)
+    return out.cast(call.dtype)
+
+
+@lowers("_trilinear.default")
+def _trilinear(
+    call: Call,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    over: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    factors = []
+    for x, dims in ((a, expand1), (b, expand2), (c, expand3)):
+        x = F.wide(x)
+        for d in sorted(dims):
+            x = x.unsqueeze(d)
+        factors.append(x)
+    x, y, z = factors
+    return (x * y * z).sum(*over).cast(call.dtype)
 
 
 # ---------------------------------------------------------------------- attention
@@ -245,20 +280,12 @@ def _max_pool(
     lowest = -math.inf if x.dtype.is_float else int_range(x.dtype)[0]
     geometry = (call.shape[-space:], kernel, stride, padding, dilation)
     windows = _pool_windows(x, lowest, *geometry)
-    best = windows.max(*range(-space, 0))
-    # Where the maximum is: the least flat position among the elements that are not below it.
     flat = Index()
     base = x.rank - space
     for d in range(space):
         flat = flat * x.shape[base + d] + Index.axis(out_axis(base + d))
     place = _pool_windows(x.graph.iota(flat, x.shape), -1, *geometry)
-    target = best.reshape((*best.shape, *(1,) * space))
-    hit = F.not_(windows < target) * F.not_(place < 0)
-    if x.dtype.is_float:
-        hit = hit * (F.isnan(windows) + F.ordered(target))
-    far = 1 << 62
-    position = -hit.where(-place, -far).max(*range(-space, 0))
-    return best, position.cast(I64)
+    return _first_of(windows, place, space)
 
 
 @lowers("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -309,13 +336,63 @@ def _adaptive_avg_pool(call: Call, x: Tensor, sizes: Sequence[int]) -> Tensor:
     space = len(sizes)
     ns = x.shape[-space:]
     if any(n % s for n, s in zip(ns, call.shape[-space:])):
-        raise NoLowering("adaptive pooling into sizes that do not divide the input's")
+        windows, inside = _adaptive_windows(F.wide(x), 0.0, call.shape, space)
+        number = inside.cast(windows.dtype).sum(*range(-space, 0))
+        return F.divide(windows.sum(*range(-space, 0)), number).cast(call.dtype)
     kernel = [n // s for n, s in zip(ns, call.shape[-space:])]
     w = F.wide(x)
     windows = _pool_windows(
         w, 0.0, call.shape[-space:], kernel, kernel, [0] * space, [1] * space
     )
     return F.mean(windows, range(windows.rank - space, windows.rank)).cast(call.dtype)
+
+
+def _adaptive_windows(x: Tensor, fill: Scalar, out: Shape, space: int) -> tuple[Tensor, Tensor]:
+    """Windows of unequal sizes, (…, *sizes, *widest), and where they are within one.
+
+    Window i of s over n elements is floor(i n / s) <= k < ceil((i + 1) n / s).
+    """
+    base = x.rank - space
+    pairs = [(whole(x.shape[base + d], "a size"), whole(out[base + d], "a size"))
+             for d in range(space)]  # fmt: skip
+    widest = [
+        max((-(-(i + 1) * n // s) - i * n // s for i in range(s)), default=0) for n, s in pairs
+    ]
+    shape = (*out, *widest)
+    extents = x.graph.extents(shape)
+    axes = [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(shape)]
+    at, guard = axes[:base], []
+    for d, (n, s) in enumerate(pairs):
+        place = (axes[base + d] * n).floordiv(s, extents) + axes[len(out) + d]
+        end = ((axes[base + d] + 1) * n + (s - 1)).floordiv(s, extents)
+        at.append(place)
+        guard.append(end - 1 - place)
+    windows = x.guarded(shape, at, guard, fill)
+    inside = F.true(x).expand(x.shape).copy().guarded(shape, at, guard, False)
+    return windows, inside
+
+
+@lowers("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def _adaptive_max_pool(call: Call, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    space = len(sizes)
+    lowest = -math.inf if x.dtype.is_float else int_range(x.dtype)[0]
+    windows, _ = _adaptive_windows(x, lowest, call.shape, space)
+    flat, base = Index(), x.rank - space
+    for d in range(space):
+        flat = flat * x.shape[base + d] + Index.axis(out_axis(base + d))
+    places, _ = _adaptive_windows(x.graph.iota(flat, x.shape).copy(), -1, call.shape, space)
+    return _first_of(windows, places, space)
+
+
+def _first_of(windows: Tensor, place: Tensor, space: int) -> tuple[Tensor, Tensor]:
+    """The maximum over the last dims, and the least place of it that is not negative."""
+    best = windows.max(*range(-space, 0))
+    target = best.reshape((*best.shape, *(1,) * space))
+    hit = F.not_(windows < target) * F.not_(place < 0)
+    if windows.dtype.is_float:
+        hit = hit * (F.isnan(windows) + F.ordered(target))
+    position = -hit.where(-place, -(1 << 62)).max(*range(-space, 0))
+    return best, position.cast(I64)
 
 
 @lowers(

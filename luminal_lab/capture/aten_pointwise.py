@@ -6,7 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, common_dtype, dim, lowers, whole
+from luminal_lab.capture.table import (
+    Call,
+    NoLowering,
+    common_dtype,
+    dim,
+    int_range,
+    lowers,
+    whole,
+)
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, F64, I64
 from luminal_lab.hlir.index import Index
@@ -190,6 +198,10 @@ for _name, _compare in _COMPARISONS.items():
 
 @lowers("logical_and.default", "bitwise_and.Tensor", "bitwise_and.Scalar")
 def _and(call: Call, x: Arg, y: Arg) -> Tensor:
+    if isinstance(x, Tensor) and type(y) is int and call.dtype.is_int and y & (y + 1) == 0:
+        a, below = call.tensor(x), y + 1  # the low bits: a remainder, whatever the sign
+        if y > 0 and int_range(call.dtype)[1] >= below:
+            return a % below
     return _bools(call, x) * _bools(call, y)
 
 
@@ -258,7 +270,15 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "log1p": F.log1p,
     "sin": F.sin,
     "cos": F.cos,
-    "tan": F.in_wide(lambda x: F.divide(F.sin(x), F.cos(x))),
+    "tan": F.tan,
+    "asin": F.asin,
+    "acos": F.acos,
+    "atan": F.atan,
+    "sinh": F.sinh,
+    "cosh": F.cosh,
+    "asinh": F.asinh,
+    "acosh": F.acosh,
+    "atanh": F.atanh,
     "sqrt": F.sqrt,
     "rsqrt": F.rsqrt,
     "reciprocal": F.recip,
@@ -295,6 +315,36 @@ def _function(f: Callable[[Tensor], Tensor]):
 
 for _name, _f in (_FLOAT_FUNCTIONS | _SAME_FUNCTIONS).items():
     lowers(f"{_name}.default")(_function(_f))
+
+
+@lowers("atan2.default", "hypot.default")
+def _pair(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    f = F.atan2 if call.target.startswith("atan2") else F.hypot
+    return f(*call.operands(x, y, exact=False)).cast(call.dtype)
+
+
+@lowers("angle.default")
+def _angle(call: Call, x: Tensor) -> Tensor:
+    x = call.tensor(x)  # 0 or π, and NaN stays
+    return (x < 0).where(math.pi, F.isnan(x).where(x, x.like(0.0)))
+
+
+@lowers("ldexp.Tensor")
+def _ldexp(call: Call, x: Tensor, exponent: Tensor) -> Tensor:
+    a, e = call.operands(x, exponent, exact=False)
+    return (a * e.unary("Exp2")).cast(call.dtype)
+
+
+@lowers("round.decimals")
+def _round_decimals(call: Call, x: Tensor, *, decimals: int = 0) -> Tensor:
+    if not decimals:
+        return F.round_(x)
+    if not x.dtype.is_float:
+        raise NoLowering("integers rounded to decimals")
+    w, ten = F.wide(x), 10.0 ** abs(decimals)
+    if decimals > 0:
+        return F.divide(F.round_(w * ten), w.like(ten)).cast(x.dtype)
+    return (F.round_(F.divide(w, w.like(ten))) * ten).cast(x.dtype)
 
 
 @lowers("frac.default")
@@ -417,6 +467,8 @@ def _arange(call: Call, *args: Any, **kwargs: Any) -> Tensor:
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     i = call.graph.iota(Index.axis("i0"), call.shape, I64)
+    if not call.dtype.is_float:  # PyTorch truncates both first
+        start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     if isinstance(start, float) or isinstance(step, float):
         # computed in double precision, then rounded
         return (i.cast(F64) * float(step) + float(start)).cast(call.dtype)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from luminal_lab.capture.table import Call, NoLowering, dims, lowers, whole
 from luminal_lab.capture.table import dim as as_dim
+from luminal_lab.errors import CaptureError
 from luminal_lab.hlir import functional as F
+from luminal_lab.hlir.dtypes import BOOL
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import at_least, largest, smallest
 from luminal_lab.hlir.tensor import Tensor
-from luminal_lab.hlir.view import Scalar, View, out_axis
+from luminal_lab.hlir.view import Scalar, out_axis
 
 
 @lowers(
@@ -42,6 +45,11 @@ def _t(call: Call, x: Tensor) -> Tensor:
 @lowers("transpose.int")
 def _transpose(call: Call, x: Tensor, a: int, b: int) -> Tensor:
     return x.transpose(a, b)
+
+
+@lowers("narrow_copy.default")
+def _narrow_copy(call: Call, x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return _slice(call, x, dim, start)
 
 
 @lowers("slice.Tensor", "slice_copy.Tensor", "narrow.default")
@@ -123,6 +131,8 @@ def _roll(call: Call, x: Tensor, shifts: Sequence[int], over: Sequence[int] = ()
     if not over:
         flat = x.reshape((F.count(x, range(x.rank)),))
         return _roll(call, flat, shifts, (0,)).reshape(x.shape)
+    if 0 in x.shape:
+        return x
     extents = x.graph.extents(x.shape)
     at = [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(x.shape)]
     for dim, shift in zip(over, shifts):
@@ -237,6 +247,22 @@ def _slice_scatter(
     return inside.where(spread, x)
 
 
+@lowers("diagonal_scatter.default")
+def _diagonal_scatter(
+    call: Call, x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    a, b = x.dim(dim1), x.dim(dim2)
+    if not src.shape[-1]:
+        return x
+    axes = [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(x.shape)]
+    along = axes[a] - max(-offset, 0)
+    at = [i for d, i in enumerate(axes) if d not in (a, b)] + [along]
+    inside = [along, Index.num(src.shape[-1] - 1) - along]
+    spread = src.cast(x.dtype).guarded(x.shape, at, inside, False if x.dtype == BOOL else 0)
+    row, col = x.graph.iota(axes[a] + offset, x.shape), x.graph.iota(axes[b], x.shape)
+    return F.eq(row, col).where(spread, x)
+
+
 @lowers("select_scatter.default")
 def _select_scatter(call: Call, x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     dim = x.dim(dim)
@@ -254,16 +280,42 @@ def _as_strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> Tensor:
-    whole_node = x.graph.nodes[x.node].shape == x.shape
-    if not whole_node or x.operand_of_output().view != View.identity(x.rank):
-        raise NoLowering("strides over a tensor whose own layout is not row-major")
-    flat = Index.num(whole(storage_offset or 0, "the offset"))
-    for k, (n, step) in enumerate(zip(call.shape, stride)):
+    """Strides over the memory of `x`, whose own layout PyTorch tells."""
+    fake = call.fake(0)
+    shape = [whole(n, "a dim") for n in x.shape]
+    own = list(fake.stride()) if fake is not None else _row_major(shape)
+    start = 0 if fake is None else whole(fake.storage_offset(), "the offset")
+    offset = start if storage_offset is None else whole(storage_offset, "the offset")
+    steps = [whole(step, "a stride") for step in stride]
+    sizes = [whole(n, "a dim") for n in call.shape]
+    order = sorted(range(x.rank), key=lambda d: (-whole(own[d], "a stride"), d))
+    dense = [shape[d] for d in order]
+    fits = all(own[d] == n or shape[d] == 1 for d, n in zip(order, _row_major(dense)))
+    reach = offset - start + sum((n - 1) * step for n, step in zip(sizes, steps))
+    if 0 in sizes:
+        return x.graph.full(call.shape, False if x.dtype == BOOL else 0, x.dtype)
+    if not fits or offset < start or reach >= math.prod(shape):
+        raise CaptureError(
+            f"{call.target} reads memory around the tensor that it was given",
+            where=x.graph.source.line,
+            fix="make the tensor contiguous first, or index it",
+        )
+    flat = Index.num(offset - start)
+    for k, (n, step) in enumerate(zip(sizes, steps)):
         if n != 1:
-            flat = flat + Index.axis(out_axis(k)) * whole(step, "a stride")
+            flat = flat + Index.axis(out_axis(k)) * step
     extents = x.graph.extents(call.shape)
     at, below = [], 1
-    for n in reversed([whole(n, "a dim") for n in x.shape]):
+    for n in reversed(dense):
         at.append(flat.floordiv(below, extents).mod(n, extents))
         below *= n
-    return x.viewed(call.shape, at[::-1])
+    return x.permute(*order).viewed(call.shape, at[::-1])
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    """Strides of a contiguous tensor."""
+    out, below = [], 1
+    for n in reversed(shape):
+        out.append(below)
+        below *= n
+    return out[::-1]

@@ -21,8 +21,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from luminal_lab.capture.export import WHOLE, stride_of
-from luminal_lab.capture.lower import Lowerer, placeholders
+from luminal_lab.capture.export import WHOLE, adjusted, stride_of
+from luminal_lab.capture.lower import Complex, Lowerer, placeholders
 from luminal_lab.capture.table import dim, dims
 from luminal_lab.errors import CallError, CaptureError, LuminalError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
@@ -118,12 +118,7 @@ def backend(
 
 def decompositions() -> dict[Any, Any]:
     """PyTorch's core decompositions, without those that the lowerings handle whole."""
-    table = dict(core_aten_decompositions().items())
-    for name in WHOLE:
-        packet, overload = name.split(".")
-        op: Any = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        table.pop(op, None)
-    return table
+    return adjusted(dict(core_aten_decompositions().items()), WHOLE)
 
 
 def _compile(
@@ -169,6 +164,8 @@ class _Compiled:
         inputs: Which of the graph's inputs `run` takes.
         constants: Results that are not tensors, by position; some are symbolic sizes.
         count: Number of results.
+        complex_inputs, complex_results: Positions of complex ones, whose parts `run` takes and
+            gives along a last dim of size 2.
         symbols: The graph's inputs that are sizes: their symbols' names, by position.
     """
 
@@ -177,6 +174,8 @@ class _Compiled:
     constants: Mapping[int, Any]
     count: int
     symbols: Mapping[int, str] = field(default_factory=dict)
+    complex_inputs: tuple[int, ...] = ()
+    complex_results: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -196,16 +195,36 @@ class _Compiled:
         taken = tuple(
             k
             for k, hole in enumerate(placeholders(gm))
-            if isinstance(hole.meta.get("val"), torch.Tensor) and k not in (weights or {})
+            if _is_tensor(hole) and k not in (weights or {})
         )
         named = {k: dim(h.meta["val"]) for k, h in enumerate(placeholders(gm)) if _is_size(h)}
         symbols = {k: n.name for k, n in named.items() if isinstance(n, Size) and n.name}
         _check_sizes(hlir, constants, symbols.values())
         run: Callable[..., Any] = options.compile(hlir) if hlir.outputs else lambda *args: ()
         count = len(hlir.outputs) + len(constants)
-        return _Compiled(run, taken, constants, count, symbols)
+        holes, results = placeholders(gm), results_of(gm)
+        return _Compiled(
+            run,
+            taken,
+            constants,
+            count,
+            symbols,
+            tuple(k for k in taken if holes[k].meta["val"].is_complex()),
+            tuple(k for k, fx in enumerate(results) if is_complex(fx)),
+        )
 
     def __call__(self, *inputs: Any) -> list[Any]:
+        if not (self.complex_inputs or self.complex_results):
+            return self._call(inputs)
+        given = list(inputs)
+        for k in self.complex_inputs:
+            given[k] = parts_of(given[k])
+        results = self._call(given)
+        for k in self.complex_results:
+            results[k] = torch.view_as_complex(results[k])
+        return results
+
+    def _call(self, inputs: Sequence[Any]) -> list[Any]:
         made = iter(self.run(*(inputs[k] for k in self.inputs)))
         constants = self.constants
         if any(isinstance(n, Size) for n in constants.values()):
@@ -214,6 +233,31 @@ class _Compiled:
                 k: value(n, sizes) if isinstance(n, Size) else n for k, n in constants.items()
             }
         return [constants[k] if k in constants else next(made) for k in range(self.count)]
+
+
+def results_of(gm: GraphModule) -> Sequence[Any]:
+    """What a graph returns: fx nodes, numbers and None."""
+    results = next(n for n in gm.graph.nodes if n.op == "output").args[0]
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
+def is_complex(fx: Any) -> bool:
+    """Whether an fx node is a complex tensor."""
+    value = getattr(fx, "meta", {}).get("val")
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def parts_of(x: torch.Tensor) -> torch.Tensor:
+    """The real and imaginary parts of a complex tensor along a last dim of size 2."""
+    return torch.view_as_real(x.detach().resolve_conj())
+
+
+def _is_tensor(hole: Any) -> bool:
+    """Whether a placeholder is a tensor, rather than a size or the order of effects."""
+    return isinstance(hole.meta.get("val"), torch.Tensor) and not any(
+        getattr(user.target, "name", lambda: "")() == "with_effects" and user.args[0] is hole
+        for user in hole.users
+    )
 
 
 def _is_size(hole: Any) -> bool:
@@ -236,39 +280,44 @@ def lower_graph(
 
     Arguments:
         gm: The graph; its placeholders carry FakeTensors.
-        weights: Inputs that become weights, by position. Other tensors are args in order.
+        weights: Inputs that become weights, by position. Other tensors are args in order;
+            complex ones are given by their parts, see `parts_of`, and results likewise.
     """
     graph = Graph("graph")
     values: dict[Any, Any] = {}
     names: dict[Any, str] = {}
     for k, hole in enumerate(placeholders(gm)):
         value = hole.meta.get("val")
-        if not isinstance(value, torch.Tensor):
-            values[hole] = dim(value) if isinstance(value, torch.SymInt) else value
+        if not _is_tensor(hole):
+            given = None if isinstance(value, torch.Tensor) else value
+            values[hole] = dim(given) if isinstance(given, torch.SymInt) else given
             continue
         kind, tensor = ("weight", weights[k]) if k in weights else ("arg", None)
         try:
-            dtype = dtype_of(value.dtype)
+            dtype = dtype_of(value.dtype.to_real())
         except KeyError:
             raise CaptureError(
                 f"the input {hole.name!r} has dtype {value.dtype}, which HLIR has no type for"
             ) from None
         names[hole] = hole.name
-        values[hole] = graph.input(hole.name, dims(value.shape), dtype, kind, value=tensor)
+        if value.is_complex():
+            held = None if tensor is None else parts_of(tensor)
+            shape = (*dims(value.shape), 2)
+            values[hole] = Complex(graph.input(hole.name, shape, dtype, kind, value=held))
+        else:
+            values[hole] = graph.input(hole.name, dims(value.shape), dtype, kind, value=tensor)
     results = Lowerer(graph, gm).run(values)
     graph.source = Source()
-    fx_results = next(n for n in gm.graph.nodes if n.op == "output").args[0]
-    single = not isinstance(results, (tuple, list))
+    results = results if isinstance(results, (tuple, list)) else (results,)
     outputs: list[tuple[Tensor, dict[str, Any]]] = []
     constants: dict[int, Any] = {}
-    for k, (fx, value) in enumerate(
-        [(fx_results, results)] if single else zip(fx_results, results)
-    ):
+    for k, (fx, value) in enumerate(zip(results_of(gm), results)):
+        value = value.parts if isinstance(value, Complex) else value
         if not isinstance(value, Tensor):
             constants[k] = value
             continue
         facts = {"name": f"out{k}", "stride": stride_of(fx.meta.get("val"))}
-        if fx in names:
+        if fx in names and not is_complex(fx):
             facts["aliases"] = names[fx]
         outputs.append((value, facts))
     return graph.finish(*outputs), constants

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_map
 
-from luminal_lab.capture.lower import Lowerer, placeholders, user_frames
+from luminal_lab.capture.lower import Complex, Lowerer, placeholders, user_frames, weight
 from luminal_lab.capture.symbols import known_symbols, symbols_of
 from luminal_lab.capture.table import dims
 from luminal_lab.errors import CaptureError
@@ -50,8 +51,16 @@ WHOLE = (
     "isnan.default", "isinf.default", "ones.default", "zeros.default", "zeros_like.default",
     "ones_like.default", "t.default", "transpose.int", "elu.default", "roll.default",
     "_fused_rms_norm.default",
+    # integers are truncated from powers that must be exact
+    "logspace.default", "logspace.Tensor_Tensor", "logspace.Tensor_Scalar",
+    "logspace.Scalar_Tensor",
     # its decomposition returns the scores where the backward pass expects logsumexp
     "_scaled_dot_product_flash_attention_for_cpu.default",
+)  # fmt: skip
+
+# Operators outside of the core table whose decomposition PyTorch has, in operators that lower.
+TAKEN_APART = (
+    "max_pool2d_with_indices_backward.default", "_batch_norm_with_update_functional.default",
 )  # fmt: skip
 
 
@@ -144,12 +153,24 @@ def _export(
 
 def decompositions() -> Any:
     """PyTorch's default decompositions, without those that the lowerings handle whole."""
-    table = torch.export.default_decompositions()
-    for name in KEPT + WHOLE:
-        packet, overload = name.split(".")
-        op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        table.pop(op, None)
+    return adjusted(torch.export.default_decompositions(), KEPT + WHOLE)
+
+
+def adjusted(table: Any, whole: Sequence[str]) -> Any:
+    """A decomposition table without the operators `whole`, and with `TAKEN_APART`."""
+    for name in whole:
+        table.pop(operator(name), None)
+    for name in TAKEN_APART:
+        op = operator(name)
+        if op in decomposition_table:
+            table[op] = decomposition_table[op]
     return table
+
+
+def operator(name: str) -> Any:
+    """The ATen operator of a name such as `"addmm.default"`; None when there is none."""
+    packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
 
 
 # ---------------------------------------------------------------------- lowering
@@ -180,17 +201,17 @@ def lower_program(
         lowerer = Lowerer(graph, program.graph_module)
         results = lowerer.run(inputs.values)
         graph.source = Source()
-        outputs, constants = _outputs(graph, program, results, inputs)
+        outputs, constants, complex_ = _outputs(graph, program, results, inputs)
     out_spec = program.call_spec.out_spec
-    if constants:
-        out_spec = Structure(out_spec, constants)
+    if constants or complex_:
+        out_spec = Structure(out_spec, constants, complex_)
     return graph.finish(*outputs, in_spec=program.call_spec.in_spec, out_spec=out_spec)
 
 
 def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | None) -> _Inputs:
     out = _Inputs({}, {}, {})
     taken = {str(s.target) for s in program.graph_signature.input_specs if s.target}
-    shared: list[tuple[torch.Tensor, Tensor, str]] = []
+    shared: list[tuple[torch.Tensor, Any, str]] = []
     position = 0
     for hole, spec in zip(
         placeholders(program.graph_module), program.graph_signature.input_specs
@@ -206,12 +227,12 @@ def _inputs(graph: Graph, program: ExportedProgram, owner: torch.nn.Module | Non
             known = next((s for s in shared if _same(s[0], tensor)), None)
             if known is None:
                 kind = "constant" if spec.kind is InputKind.CONSTANT_TENSOR else "weight"
-                made = graph.input(
-                    target, tuple(tensor.shape), dtype_of(tensor.dtype), kind, value=tensor
-                )
+                made = weight(graph, target, kind, tensor)
                 shared.append(known := (tensor, made, target))
             out.values[hole] = known[1]
             out.weights[target] = out.names[hole.name] = known[2]
+        elif spec.kind is InputKind.TOKEN:
+            out.values[hole] = None  # an order among effects, see Lowerer
         else:
             raise CaptureError(
                 f"the input {hole.name!r} is a {spec.kind.name.lower()}, not a tensor",
@@ -269,11 +290,12 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _outputs(
     graph: Graph, program: ExportedProgram, results: Any, inputs: _Inputs
-) -> tuple[list[tuple[Tensor, dict[str, Any]]], dict[int, Any]]:
-    """Outputs for `Graph.finish`, and the user outputs that are not tensors, by position."""
+) -> tuple[list[tuple[Tensor, dict[str, Any]]], dict[int, Any], tuple[int, ...]]:
+    """Outputs for `Graph.finish`; user outputs without a tensor; positions of complex ones."""
     output_node = next(n for n in program.graph.nodes if n.op == "output")
     outputs: list[tuple[Tensor, dict[str, Any]]] = []
     constants: dict[int, Any] = {}
+    complex_: list[int] = []
     user = 0
     taken: set[str] = set()
     for fx, value, spec in zip(
@@ -281,6 +303,9 @@ def _outputs(
     ):
         if spec.kind is OutputKind.USER_OUTPUT:
             position, user = user, user + 1
+            if isinstance(value, Complex):
+                complex_.append(position)
+                value = value.parts
             if not isinstance(value, Tensor):
                 constants[position] = _constant_output(value, spec)
                 continue
@@ -291,13 +316,16 @@ def _outputs(
             of = inputs.weights if spec.kind is OutputKind.BUFFER_MUTATION else inputs.names
             target = of[str(spec.target)]
             facts = {"name": _unique(f"{target}.new", taken), "mutates": target}
+            value = value.parts if isinstance(value, Complex) else value
+        elif spec.kind is OutputKind.TOKEN:
+            continue
         else:
             raise CaptureError(f"an output of kind {spec.kind.name.lower()} is not supported")
         if not isinstance(value, Tensor):
             raise CaptureError(f"the output {spec.arg} is not a tensor")
         facts["stride"] = stride_of(fx.meta.get("val"))
         outputs.append((value, facts))
-    return outputs, constants
+    return outputs, constants, tuple(complex_)
 
 
 def _constant_output(value: Any, spec: Any) -> Any:
@@ -324,6 +352,13 @@ def stride_of(value: Any) -> tuple[Dim, ...] | None:
     """Strides of a dense output that is not row-major; None for all others."""
     if not isinstance(value, torch.Tensor):
         return None
+    stride = _dense_stride(value)
+    if stride is not None and value.is_complex():  # its parts, side by side
+        return (*(n * 2 for n in stride), 1)
+    return stride
+
+
+def _dense_stride(value: torch.Tensor) -> tuple[Dim, ...] | None:
     if any(not isinstance(n, int) for n in (*value.shape, *value.stride())):
         return _symbolic_stride(dims(value.shape), dims(value.stride()))
     if value.is_contiguous() or not is_non_overlapping_and_dense_or_false(value):

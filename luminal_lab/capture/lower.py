@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from luminal_lab.capture.table import dim, dims
 from luminal_lab.errors import CaptureError, HlirError
 from luminal_lab.hlir.dtypes import BY_TORCH_NAME, DType
 from luminal_lab.hlir.dtypes import dtype as dtype_of
-from luminal_lab.hlir.graph import Ref, Source, TorchName
+from luminal_lab.hlir.graph import ComplexRef, InputKind, Ref, Source, TorchName
 from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.tensor import Graph, Tensor
 
@@ -31,6 +32,17 @@ _CHECKS = {
 }  # fmt: skip
 # Higher-order operators that only set a mode around a subgraph.
 _WRAPPERS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex tensor while lowering.
+
+    Arguments:
+        parts: Its real and imaginary part, along a last dim of size 2.
+    """
+
+    parts: Tensor
 
 
 class Lowerer:
@@ -86,10 +98,7 @@ class Lowerer:
         for part in str(node.target).split("."):
             found = getattr(found, part)
         if isinstance(found, torch.Tensor):
-            name = f"_lifted.{node.target}"
-            return self.graph.input(
-                name, tuple(found.shape), dtype_of(found.dtype), "constant", value=found
-            )
+            return weight(self.graph, f"_lifted.{node.target}", "constant", found)
         return found
 
     # ------------------------------------------------------------------ one call
@@ -98,9 +107,17 @@ class Lowerer:
         kwargs = self._value_of(dict(node.kwargs))
         target = node.target
         if isinstance(target, torch._ops.HigherOrderOperator):
+            if target.name() == "with_effects":
+                return self._effect(node, args, kwargs)
             return self._higher_order(node, target, args)
         if not isinstance(target, torch._ops.OpOverload):
             return self._python(node, target, args, kwargs)
+        return self._operator(node, target, args, kwargs, node.meta.get("val"))
+
+    def _operator(
+        self, node: FxNode, target: Any, args: tuple, kwargs: dict, value: Any
+    ) -> Any:
+        """A call of an operator whose result is `value`, a FakeTensor or a tuple of them."""
         name = f"{target._schema.name.split('::')[1]}.{target._overloadname}"
         if name in _CHECKS:
             return None
@@ -110,20 +127,49 @@ class Lowerer:
                 where=self.graph.source.line,
                 fix="functionalize the graph first (torch.export and torch.compile do)",
             )
-        value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             return dim(value)
         if isinstance(value, (int, float, bool, torch.SymFloat, torch.SymBool)):
             return value
-        if name in LOWERINGS and target.namespace in ("aten", "prims"):
-            call = Call(self.graph, name, value)
+        if name == "view_as_real.default":
+            return args[0].parts
+        if name == "view_as_complex.default":
+            return Complex(args[0])
+        if _is_complex(value) or _is_complex((args, kwargs)):
+            reason = "complex numbers"
+        elif name in LOWERINGS and target.namespace in ("aten", "prims"):
+            call = Call(self.graph, name, value, node.args)
             try:
                 return _checked(call, LOWERINGS[name](call, *args, **kwargs))
             except (NoLowering, HlirError) as gap:
                 reason = str(gap)
         else:
             reason = "no lowering"
-        return self._custom(node, target, args, kwargs, reason)
+        return self._custom(node, target, args, kwargs, value, reason)
+
+    def _effect(self, node: FxNode, args: tuple, kwargs: dict) -> tuple[Any, ...]:
+        """An operator with an order among others: `(token, *results)`.
+
+        The check of a linear algebra result is made by the call that it checks, see `_custom`.
+        """
+        _, target, *rest = args
+        name = target._schema.name
+        value = node.meta.get("val")
+        results = tuple(value[1:]) if isinstance(value, (tuple, list)) else ()
+        info: Any = node.args[2] if len(node.args) > 2 else None
+        if name == "aten::_linalg_check_errors" and _is_checked(info.args[0]):
+            return (None, None)
+        if any(isinstance(r, torch.Tensor) for r in results):
+            single = len(target._schema.returns) == 1
+            made = self._operator(
+                node, target, tuple(rest), kwargs, results[0] if single else results
+            )
+            return (None, made) if single else (None, *made)
+        raise CaptureError(
+            f"{target} is called for its effect, not for a result",
+            where=self.graph.source.line,
+            fix="call it outside of the captured program",
+        )
 
     def _python(self, node: FxNode, target: Any, args: tuple, kwargs: dict) -> Any:
         """`getitem`, and arithmetic on symbolic sizes, whose result is known already."""
@@ -158,16 +204,20 @@ class Lowerer:
         return lowerer.run(dict(zip(holes, rest)))
 
     # ------------------------------------------------------------------ fallbacks
-    def _custom(self, node: FxNode, target: Any, args: tuple, kwargs: dict, reason: str) -> Any:
+    def _custom(
+        self, node: FxNode, target: Any, args: tuple, kwargs: dict, value: Any, reason: str
+    ) -> Any:
         """A node that calls ATen at run time."""
-        value = node.meta.get("val")
+        if _is_checked(node):
+            kwargs = {**kwargs, "check_errors": True}
         single = not isinstance(value, (tuple, list))
         results = [value] if single else list(value)
         described = []
         for result in results:
             if result is None:
                 continue
-            described.append((dims(result.shape), self._dtype(result, target)))
+            parts = (2,) if result.is_complex() else ()
+            described.append(((*dims(result.shape), *parts), self._dtype(result, target)))
             if any(_unbacked(n) for n in result.shape):
                 raise CaptureError(
                     f"the size of what {target} returns depends on data",
@@ -180,17 +230,21 @@ class Lowerer:
         made = self.graph.custom(
             name, template, operands, described, single=single, reason=reason
         )
-        if single:
-            return made[0] if made else None
         each = iter(made)
-        return tuple(None if r is None else next(each) for r in results)
+        out = []
+        for r in results:
+            tensor = None if r is None else next(each)
+            out.append(Complex(tensor) if tensor is not None and r.is_complex() else tensor)
+        return out[0] if single else tuple(out)
 
     def _dtype(self, value: Any, target: Any) -> DType:
         try:
-            return dtype_of(value.dtype)
+            if value.layout is not torch.strided:
+                raise KeyError(value.layout)
+            return dtype_of(value.dtype.to_real())
         except KeyError:
             raise CaptureError(
-                f"{target} returns {value.dtype}, which HLIR has no type for",
+                f"{target} returns {value.dtype} ({value.layout}), which HLIR has no type for",
                 where=self.graph.source.line,
                 fix="keep this part of the program outside",
             ) from None
@@ -223,6 +277,9 @@ def _template(arg: Any, operands: list[Tensor]) -> Any:
     if isinstance(arg, Tensor):
         operands.append(arg)
         return Ref(len(operands) - 1)
+    if isinstance(arg, Complex):
+        operands.append(arg.parts)
+        return ComplexRef(len(operands) - 1)
     if isinstance(arg, (tuple, list)):
         return type(arg)(_template(a, operands) for a in arg)
     if isinstance(arg, dict):
@@ -236,9 +293,50 @@ def _template(arg: Any, operands: list[Tensor]) -> Any:
         return str(arg)
     if isinstance(arg, (torch.SymInt, Size)):
         return dim(arg)
-    if arg is None or isinstance(arg, (bool, int, float, str)):
+    if arg is None or isinstance(arg, (bool, int, float, complex, str)):
         return arg
     raise CaptureError(f"an operator's argument of type {type(arg).__name__} is not supported")
+
+
+def _is_complex(value: Any) -> bool:
+    """Whether there is a complex tensor among values or FakeTensors."""
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_complex, value))
+    if isinstance(value, dict):
+        return any(map(_is_complex, value.values()))
+    return isinstance(value, Complex) or (
+        isinstance(value, torch.Tensor) and value.is_complex()
+    )
+
+
+def _is_checked(node: FxNode) -> bool:
+    """Whether a linear algebra call's `info` must be 0, and the call can see to that itself."""
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    if schema is None or all(a.name != "check_errors" for a in schema.arguments):
+        return False
+    return any(
+        getattr(check.target, "name", lambda: "")() == "with_effects"
+        and check.args[1] is torch.ops.aten._linalg_check_errors.default
+        for result in node.users
+        for check in result.users
+    )
+
+
+def weight(graph: Graph, name: str, kind: InputKind, value: torch.Tensor) -> Any:
+    """An input whose tensor is known: the tensor itself, a complex one as its parts.
+
+    Raises:
+        CaptureError: for a dtype that HLIR has no type for.
+    """
+    stored = torch.view_as_real(value) if value.is_complex() else value
+    try:
+        dtype = dtype_of(stored.dtype)
+    except KeyError:
+        raise CaptureError(
+            f"{name!r} has dtype {value.dtype}, which HLIR has no type for"
+        ) from None
+    made = graph.input(name, tuple(stored.shape), dtype, kind, value=stored)
+    return Complex(made) if value.is_complex() else made
 
 
 def _unbacked(n: Any) -> bool:

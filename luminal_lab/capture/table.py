@@ -57,11 +57,19 @@ class Call:
         graph: Where nodes go.
         target: The overload, `"addmm.default"`.
         value: What PyTorch says the result is: a FakeTensor, or a tuple of them.
+        given: The positional arguments as fx has them, for `fake`.
     """
 
     graph: Graph
     target: str
     value: Any
+    given: tuple[Any, ...] = ()
+
+    def fake(self, k: int) -> torch.Tensor | None:
+        """The FakeTensor of positional argument `k`, which knows strides and offset."""
+        node = self.given[k] if k < len(self.given) else None
+        value = getattr(node, "meta", {}).get("val")
+        return value if isinstance(value, torch.Tensor) else None
 
     @property
     def first(self) -> Any:

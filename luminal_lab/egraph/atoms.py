@@ -186,6 +186,8 @@ def _find_cuts(steps: Sequence[Step]) -> _Cuts:
             for k, index in enumerate(read.view.index):
                 if not index.terms or steps[read.step].shape[k] in (0, 1):
                     continue
+                if step.op == "Custom" and not index.axes <= step.axes.keys():
+                    continue  # a Custom's operand of a higher rank than its result
                 producer = (read.step, out_axis(k))
                 for axis in (producer, *((s, a) for a in sorted(index.axes))):
                     touching.setdefault(axis, []).append(len(edges))
@@ -221,6 +223,8 @@ def name_atoms(steps: Sequence[Step]) -> Atoms:
         for read in step.reads:
             _, index = guarded_index(read.view, by, extents)
             for k, expression in enumerate(index):
+                if step.op == "Custom" and not read.view.index[k].axes <= step.axes.keys():
+                    continue
                 for (key, _), read_at in zip(
                     draft.names[read.step, out_axis(k)],
                     atom_indices(expression, draft.names[read.step, out_axis(k)], extents),

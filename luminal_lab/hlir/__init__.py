@@ -16,6 +16,7 @@ _HOME = {
     "Node": "graph",
     "Operand": "graph",
     "OutputSpec": "graph",
+    "ComplexRef": "graph",
     "Ref": "graph",
     "Source": "graph",
     "TorchName": "graph",
@@ -42,6 +43,7 @@ _HOME = {
 
 __all__ = [
     "OPS",
+    "ComplexRef",
     "DType",
     "Diff",
     "Graph",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir.compare import Diff
     from luminal_lab.hlir.dtypes import DType, dtype
     from luminal_lab.hlir.graph import (
+        ComplexRef,
         Hlir,
         InputSpec,
         Node,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BY_TORCH_NAME, DType
-from luminal_lab.hlir.graph import Node, Ref, TorchName
+from luminal_lab.hlir.graph import ComplexRef, Node, Ref, TorchName
 from luminal_lab.hlir.ops import OPS
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def scatter(dest: Tensor, src: Tensor, index: Sequence[Tensor], mode: str) -> Te
 
 
 def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Call the ATen operator of a Custom node; all its results.
+    """Call the ATen operator of a Custom node; all its results, complex ones as their parts.
 
     Arguments:
         node: The Custom node.
@@ -148,7 +148,13 @@ def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
         out = found(*fill_template(args, operands), **fill_template(kwargs, operands))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
         raise HlirError(f"{target} failed: {error}", where=node.source.line or None) from error
-    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    results = out if isinstance(out, (tuple, list)) else (out,)
+    return tuple(
+        torch.view_as_real(x.resolve_conj())
+        if isinstance(x, torch.Tensor) and x.is_complex()
+        else x
+        for x in results
+    )
 
 
 def fill_template(template: Any, operands: Sequence[Any]) -> Any:
@@ -158,6 +164,8 @@ def fill_template(template: Any, operands: Sequence[Any]) -> Any:
     match template:
         case Ref(operand):
             return operands[operand]
+        case ComplexRef(operand):
+            return torch.view_as_complex(operands[operand].contiguous())
         case TorchName(name):
             return getattr(torch, name)
         case DType():

@@ -49,8 +49,20 @@ class Operand:
 class Ref:
     """In a Custom's template: the value of operand `operand`.
 
-    A template is `(args, kwargs)`, a tuple and a dict, of tuples, lists, None, bools, numbers,
-    strings (a device is one), dims, DTypes, `Ref` and `TorchName`.
+    A template is `(args, kwargs)`, a tuple and a dict, of tuples, lists, None, bools, numbers
+    (complex ones too),
+    strings (a device is one), dims, DTypes, `Ref`, `ComplexRef` and `TorchName`.
+    """
+
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComplexRef:
+    """In a Custom's template: operand `operand` as a complex tensor.
+
+    The operand's last dim, of size 2, holds the real and the imaginary part. A complex result
+    of a Custom has such a dim too.
     """
 
     operand: int

@@ -12,7 +12,7 @@ from typing import Any
 
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import DTYPES, DType
-from luminal_lab.hlir.graph import Ref, TorchName
+from luminal_lab.hlir.graph import ComplexRef, Ref, TorchName
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, Size, largest, smallest
 
@@ -30,10 +30,14 @@ def show(value: Any) -> str:
             return repr(value)
         case float():
             return repr(value) if math.isfinite(value) else str(value)
+        case complex():
+            return f"complex({show(value.real)}, {show(value.imag)})"
         case DType():
             return value.name
         case Ref(operand):
             return f"Ref({operand})"
+        case ComplexRef(operand):
+            return f"ComplexRef({operand})"
         case TorchName(name):
             return f"TorchName({name!r})"
         case Index():
@@ -60,8 +64,8 @@ def read(text: str, symbols: Symbols | None = None) -> Any:
     """The value that `show` printed.
 
     Arguments:
-        text: A Python expression made of literals, dtype names, symbols, `Ref`, `TorchName`,
-            `Index`, and arithmetic on symbols.
+        text: A Python expression made of literals, dtype names, symbols, `Ref`, `ComplexRef`,
+            `TorchName`, `Index`, and arithmetic on symbols.
         symbols: The symbols that dims may mention.
 
     Raises:
@@ -127,6 +131,10 @@ class _Reader:
         match name, args:
             case "Ref", [int(operand)]:
                 return Ref(operand)
+            case "ComplexRef", [int(operand)]:
+                return ComplexRef(operand)
+            case "complex", [float(real), float(imag)]:
+                return complex(real, imag)
             case "TorchName", [str(attribute)]:
                 return TorchName(attribute)
             case "Index", [str(text)]:

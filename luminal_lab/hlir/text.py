@@ -97,8 +97,12 @@ def dump_spec(spec: Any) -> str | None:
 
     try:
         if isinstance(spec, Structure):
-            constants = literals.show(dict(spec.constants))
-            return json.dumps({"spec": dump_spec(spec.spec), "constants": constants})
+            facts = {
+                "spec": dump_spec(spec.spec),
+                "constants": literals.show(dict(spec.constants)),
+                "complex": list(spec.complex),
+            }
+            return json.dumps(facts)
         return _pytree.treespec_dumps(spec)
     except (NotImplementedError, TypeError, ValueError, HlirError):
         return None
@@ -109,7 +113,11 @@ def _load_spec(dumped: str) -> Any:
 
     try:
         if isinstance(fields := json.loads(dumped), dict):
-            return Structure(_load_spec(fields["spec"]), literals.read(fields["constants"]))
+            return Structure(
+                _load_spec(fields["spec"]),
+                literals.read(fields["constants"]),
+                tuple(fields["complex"]),
+            )
         return _pytree.treespec_loads(dumped)
     except (NotImplementedError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise HlirError(

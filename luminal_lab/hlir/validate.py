@@ -8,7 +8,7 @@ from typing import Any
 
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, DType
-from luminal_lab.hlir.graph import Dim, Hlir, Node, NodeId, Operand, Ref
+from luminal_lab.hlir.graph import ComplexRef, Dim, Hlir, Node, NodeId, Operand, Ref
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.ops import OPS
 from luminal_lab.hlir.sizes import Size
@@ -145,8 +145,8 @@ def _constant(value: Any, dtype: DType) -> Iterator[str]:
         yield f"the value {value!r} is not a {dtype}"
 
 
-def _refs(template: Any) -> Iterator[Ref]:
-    if isinstance(template, Ref):
+def _refs(template: Any) -> Iterator[Ref | ComplexRef]:
+    if isinstance(template, (Ref, ComplexRef)):
         yield template
     elif isinstance(template, (tuple, list)):
         for item in template:

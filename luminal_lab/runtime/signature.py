@@ -7,6 +7,7 @@ from typing import Any
 
 from luminal_lab.errors import CallError
 from luminal_lab.hlir.graph import Hlir
+from luminal_lab.hlir.structure import Structure
 
 
 class Signature:
@@ -26,7 +27,7 @@ class Signature:
             self.count = self.in_spec.num_leaves
             self._plain_args, self._plain_kwargs = self._plain()
         self._single = self._tuple = False
-        if self.out_spec is not None:
+        if self.out_spec is not None and not isinstance(self.out_spec, Structure):
             self._single = self.out_spec.is_leaf()
             self._tuple = self.out_spec.type is tuple and _leaves(self.out_spec)
 
@@ -99,9 +100,7 @@ class Signature:
             return outputs[0]
         if self.out_spec is None or self._tuple:
             return tuple(outputs)
-        from torch.utils._pytree import tree_unflatten
-
-        return tree_unflatten(outputs, self.out_spec)
+        return self.out_spec.unflatten(outputs)
 
 
 def _children(spec: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.dtypes import DType, dtype
-from luminal_lab.hlir.graph import Ref, TorchName
+from luminal_lab.hlir.graph import ComplexRef, Ref, TorchName
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, Size, parse, symbol
 from luminal_lab.hlir.view import View
@@ -29,6 +29,8 @@ def to_plain(value: Any) -> Any:
         return {"$tuple": [to_plain(v) for v in value]}
     if isinstance(value, dict):
         return {"$dict": [[to_plain(k), to_plain(v)] for k, v in value.items()]}
+    if isinstance(value, complex):
+        return {"$number": [str(value.real), str(value.imag)]}
     if isinstance(value, DType):
         return {"$dtype": value.name}
     if isinstance(value, Size):
@@ -40,6 +42,8 @@ def to_plain(value: Any) -> Any:
         return {"$view": [to_plain(value.index), to_plain(value.guard), to_plain(value.fill)]}
     if isinstance(value, Ref):
         return {"$ref": value.operand}
+    if isinstance(value, ComplexRef):
+        return {"$complex": value.operand}
     if isinstance(value, TorchName):
         return {"$torch": value.name}
     raise SearchError(f"cannot write {type(value).__name__} {value!r} as plain data")
@@ -59,6 +63,8 @@ _READERS = {
     "$index": Index.parse,
     "$view": lambda v: View(*(from_plain(x) for x in v)),
     "$ref": Ref,
+    "$complex": ComplexRef,
+    "$number": lambda v: complex(*map(float, v)),
     "$torch": TorchName,
 }
 

@@ -228,9 +228,9 @@ def test_what_has_no_lowering_is_called_at_run_time_and_listed() -> None:
 
 def test_arguments_that_a_lowering_does_not_cover_fall_back_with_a_reason() -> None:
     x = torch.arange(6)
-    hlir = capture(lambda x: x & 3, (x,))
+    hlir = capture(lambda x: x & 6, (x,))
     assert hlir.fallbacks()["reason"].tolist() == ["bitwise operations on integers"]
-    assert torch.equal(outputs(hlir, [x])[0], x & 3)
+    assert torch.equal(outputs(hlir, [x])[0], x & 6)
     y = torch.randn(2, 5, 7)
     hlir = capture(lambda y: F.adaptive_avg_pool1d(y, 3), (y,))
     close(outputs(hlir, [y])[0], F.adaptive_avg_pool1d(y, 3))
@@ -238,9 +238,9 @@ def test_arguments_that_a_lowering_does_not_cover_fall_back_with_a_reason() -> N
 
 def test_a_fallback_of_a_view_gets_a_stored_tensor() -> None:
     x = torch.randn(4, 6)
-    hlir = capture(lambda x: torch.cumprod(x.t()[1:], 0), (x,))
+    hlir = capture(lambda x: torch.logcumsumexp(x.t()[1:], 0), (x,))
     assert len(hlir.fallbacks()) == 1
-    close(outputs(hlir, [x])[0], torch.cumprod(x.t()[1:], 0))
+    close(outputs(hlir, [x])[0], torch.logcumsumexp(x.t()[1:], 0))
 
 
 def test_random_numbers_stay_atens() -> None:
@@ -273,8 +273,8 @@ def test_errors_say_what_is_wrong() -> None:
     x = torch.ones(2)
     with pytest.raises(CaptureError, match="cannot trace"):
         capture(lambda x: x + 1 if x.sum() > 0 else x, (x,))
-    with pytest.raises(CaptureError, match="complex64"):
-        capture(lambda x: torch.view_as_complex(x).abs(), (torch.ones(3, 2),))
+    with pytest.raises(CaptureError, match="sparse_coo"):
+        capture(lambda x: x.to_sparse().to_dense(), (torch.ones(3, 2),))
     with pytest.raises(CaptureError, match="depends on data"):
         capture(lambda x: x.nonzero(), (x,))
 

@@ -24,7 +24,7 @@ def _unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-# OpInfo seeds random operators within the call, where a tracer does not see it; we seed outside.
+# OpInfo seeds random operators within the call, where a tracer does not see it; we do outside.
 for _module in list(sys.modules.values()):
     if hasattr(_module, "wrapper_set_seed") and "torch.testing" in _module.__name__:
         _module.wrapper_set_seed = _unseeded
@@ -64,12 +64,20 @@ class Sample:
 
     def copies(self) -> list[torch.Tensor]:
         """The tensors, of their own memory, laid out the same way."""
-        return [a.detach().clone() for a in self.args]
+        return [_copy(a) for a in self.args]
 
     def in_float64(self) -> Sample:
         """The same call with every float in double precision, dtype arguments too."""
         wide = [a.double() if a.is_floating_point() else a for a in self.args]
         return Sample(_Flat(*self.fn.parts, wide=True), wide)
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides into a copy of the same storage, which views may need."""
+    if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+        return x.detach().clone()
+    storage = x.untyped_storage().clone()
+    return x.new_empty(0).set_(storage, x.storage_offset(), x.shape, x.stride())
 
 
 class _Flat:

@@ -99,6 +99,16 @@ def cos(x: Tensor) -> Tensor:
 
 
 @in_wide
+def tan(x: Tensor) -> Tensor:
+    """Tan x = sin 2x / (2 cos(x)**2), or 2 sin(x)**2 / sin 2x, whichever cancels nothing."""
+    square = x.unary("Sin")
+    square = square * square
+    double = (x * 2.0).unary("Sin")
+    pole = square * 2.0 * double.unary("Recip")
+    return (square > 0.5).where(pole, double * ((1.0 - square) * 2.0).unary("Recip"))
+
+
+@in_wide
 def sqrt(x: Tensor) -> Tensor:
     """The square root."""
     return x.unary("Sqrt")
