@@ -30,14 +30,18 @@ def run_all(
         seconds: Bound for each sample.
         budget: No case is begun after so many seconds; 0 means no bound.
     """
-    torch.set_num_threads(1)  # a process that used threads must not fork
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the child of a process that used threads must not use any
     started, at = time.monotonic(), 0
-    while at < len(todo) and not (budget and time.monotonic() - started > budget):
-        for row in _one_child(todo[at : at + LIFE], level, limit, seconds):
-            yield row
-            at += 1
-            if budget and time.monotonic() - started > budget:
-                return
+    try:
+        while at < len(todo) and not (budget and time.monotonic() - started > budget):
+            for row in _one_child(todo[at : at + LIFE], level, limit, seconds):
+                yield row
+                at += 1
+                if budget and time.monotonic() - started > budget:
+                    return
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _one_child(

@@ -48,6 +48,14 @@ def is_native(row: Row) -> bool:
     return row["outcome"] == "right" and not row["fallbacks"]
 
 
+def read_table(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of a printed table, by case and level."""
+    lines = [x for x in path.read_text().splitlines() if x and not x.startswith("#")]
+    names, *rows = (line.split("\t") for line in lines)
+    each = (dict(zip(names, row)) for row in rows)
+    return {(r["op"], r["variant"], r["dtype"], r["level"]): r for r in each}
+
+
 def table(rows: list[Row]) -> str:
     """Tab-separated, one line a case, with counts in front."""
     lines = [f"# {line}" for line in summary(rows).splitlines()]
