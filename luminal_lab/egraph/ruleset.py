@@ -129,7 +129,7 @@ def check_rules(
             )
         for form in mine:
             rule_info(form, name)
-        _check_types((name, text))
+        check_types((name, text))
         sources = [*builtin_sources(), (name, text)]
         checks = tuple(check_form(f, name, sources, tried, seed, kernels) for f in mine)
     except RuleError as error:
@@ -137,7 +137,7 @@ def check_rules(
     return RuleSet(name, text, checks)
 
 
-def _check_types(source: tuple[str, str]) -> None:
+def check_types(source: tuple[str, str]) -> None:
     """Load the rules into a child, where egglog reads them.
 
     Raises:

@@ -151,6 +151,8 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
                 fix="luminal_lab.egraph.check_rules tests several",
             )
         found = check_form(mine[0], "rule", builtin + given, tried, seed)
+        if found.problem and not found.fired:  # egglog itself knows the place, if it is one
+            import_module("luminal_lab.egraph.ruleset").check_types(given[0])
     except RuleError as error:
         raise pointed(error, given) from None
     if found.problem and not found.fired:

@@ -50,7 +50,7 @@ class State(traitlets.HasTraits):
         self.job = Job()
         self.session: Session | None = None
         self.listed: list[Candidate] = []  # of a reopened session
-        self._keep_after = 0.0  # when the session is to be brought up to date again
+        self._look_after = 0.0  # when the session is to be brought up to date again
         for name in STAGES:
             self.observe(self._record, name)
 
@@ -127,17 +127,14 @@ class State(traitlets.HasTraits):
     ) -> bool:
         """Search in the background; what was found until a cancel is kept."""
         self.best = []
-        self._keep_after = started = time.monotonic()
+        self._look_after = started = time.monotonic()
 
         def step(event: Any) -> None:
             share = event.done / event.total if event.total else -1.0
-            if event.best is not None:
-                spent = time.monotonic() - started
-                if not self.best or event.best < self.best[-1][1] or event.stage == "measure":
-                    self.best = [*self.best, (spent, event.best, event.stage)]
-                    if self.session is not None:
-                        self.session.record_progress(spent, event.best, event.stage)
-            self._keep(event)
+            spent = time.monotonic() - started
+            if event.best is not None and (not self.best or event.best < self.best[-1][1]):
+                self._point(spent, event.best, event.stage)
+            self._look(event, spent)
             best = f", best {event.best * 1e3:.3f} ms" if event.best is not None else ""
             self.job.tell(f"{event.stage} {event.done:,} of {event.total:,}{best}", share)
 
@@ -153,18 +150,31 @@ class State(traitlets.HasTraits):
 
         return self.job.start("search", work, done)
 
-    def _keep(self, event: Any) -> None:
-        """Record what a search has found so far, in at most a twentieth of its time."""
+    def _look(self, event: Any, spent: float) -> None:
+        """Look at what a search has found so far, in at most a twentieth of its time.
+
+        What was measured becomes a point of `best`, and the session is brought up to date.
+        """
         began = time.monotonic()
-        if self.session is None or event.result is None or began < self._keep_after:
+        wanted = self.session is not None or event.stage == "measure"
+        if event.result is None or not wanted or began < self._look_after:
             return
         try:
             found = replace(event.result(), interrupted=True)
-            self.session.record("result", found)
-            self.session.record("candidate", found.best)
+            chosen = [r for r in found.rows if r.chosen]
+            if chosen and all(r.measured is not None for r in chosen):
+                self._point(spent, sum(r.instances * r.measured for r in chosen), "measured")
+            if self.session is not None:
+                self.session.record("result", found)
+                self.session.record("candidate", found.best)
         except LuminalError as error:  # nothing yet, or a full disk: the search goes on
-            self.job.message = f"the session is not kept: {error}"
-        self._keep_after = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
+            self.job.message = f"looked at later: {error}"
+        self._look_after = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
+
+    def _point(self, spent: float, seconds: float, stage: str) -> None:
+        self.best = [*self.best, (spent, seconds, stage)]
+        if self.session is not None:
+            self.session.record_progress(spent, seconds, stage)
 
     def build(self, then: Callable[[], None] | None = None) -> bool:
         """Compile the candidate in the background."""

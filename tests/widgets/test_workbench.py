@@ -12,6 +12,7 @@ import torch
 
 import luminal_lab as ll
 from luminal_lab.errors import LuminalError
+from luminal_lab.search.progress import SearchEvent
 from luminal_lab.widgets import Workbench
 from luminal_lab.widgets.jobs import Job
 
@@ -299,6 +300,21 @@ def test_an_error_is_a_message(error: Exception) -> None:
     job.wait(5)
     assert job.failed
     assert str(error) in job.message
+
+
+def test_what_was_measured_shows_while_the_search_runs(bench: Workbench) -> None:
+    bench.state.saturate()
+    bench.state.job.wait()
+    bench.state.search(ll.Budget("quick", candidates=3))
+    bench.state.job.wait()
+    assert not bench.state.job.failed, bench.state.job.message
+    assert {stage for _, _, stage in bench.state.best} <= {"explore", "measured"}
+    seen = [seconds for _, seconds, stage in bench.state.best if stage == "measured"]
+    assert all(s > 0 for s in seen)
+    bench.state._look_after = 0.0
+    event = SearchEvent("measure", 1, 2, result=lambda: bench.state.result)
+    bench.state._look(event, 9.0)
+    assert bench.state.best[-1][::2] == (9.0, "measured")
 
 
 def test_a_search_can_be_canceled(bench: Workbench) -> None:
