@@ -46,7 +46,7 @@ class Value:
         self.op, self.args, self.attrs, self.dtype = op, args, attrs, dtype
         self.free: frozenset[str] = _free(op, args, attrs)
         self.sized: bool = _sized(op, args, attrs)  # whether a size symbol occurs in it
-        self._hash = hash((op, tuple(a._hash for a in args), attrs, dtype.name))
+        self._hash = hash((op, tuple([a._hash for a in args]), attrs, dtype.name))
 
     def __hash__(self) -> int:
         return self._hash
@@ -74,7 +74,10 @@ def _same_attrs(a: tuple, b: tuple) -> bool:
 
 
 def _free(op: str, args: tuple[Value, ...], attrs: tuple) -> frozenset[str]:
-    free: frozenset[str] = frozenset().union(*(a.free for a in args)) if args else frozenset()
+    free: frozenset[str] = args[0].free if args else frozenset()
+    for a in args[1:]:
+        if a.free is not free:
+            free = free | a.free
     if op == "red":
         return free - {attrs[1]}
     if op == "online":

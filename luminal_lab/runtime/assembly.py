@@ -15,7 +15,7 @@ from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
-from luminal_lab.search.kernel_text import canonical
+from luminal_lab.search.canonical import canonical
 
 GPUS = ("sm_80", "sm_90", "sm_120")  # architectures that resources are reported for
 

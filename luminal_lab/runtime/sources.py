@@ -11,7 +11,7 @@ from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.program import Code, KernelCode
 from luminal_lab.search.candidate import Candidate, LibraryKernel
-from luminal_lab.search.kernel_text import canonical
+from luminal_lab.search.canonical import canonical
 from luminal_lab.search.machine import Machine
 
 

@@ -17,8 +17,8 @@ from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
+from luminal_lab.search.canonical import canonical
 from luminal_lab.search.execute import run_kernel, sized_kernel
-from luminal_lab.search.kernel_text import canonical
 from luminal_lab.search.target import Expected, Job, Measurement, Tolerance
 from luminal_lab.search.verify import kernel_tolerance, scale_of
 

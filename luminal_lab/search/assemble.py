@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Origin, ScatterTo, Value
@@ -12,9 +12,11 @@ from luminal_lab.errors import SearchError
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.view import out_axis
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
-from luminal_lab.search.cost import kernel_cost
+from luminal_lab.search.canonical import Canonical, canonical
+from luminal_lab.search.cost import CostModel, kernel_cost
+from luminal_lab.search.cost_terms import Term
 from luminal_lab.search.extract import Body, Extraction, Space
-from luminal_lab.search.kernel_text import AnyKernel, canonical, kernel_text
+from luminal_lab.search.kernel_text import AnyKernel, kernel_text
 from luminal_lab.search.layouts import Layouts, image_layouts
 from luminal_lab.search.machine import Machine
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir.graph import OutputSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One kernel of a region, with the T-classes that its buffers are.
 
@@ -45,6 +47,35 @@ class Step:
     constant: bool
     seconds: float
     body: Body | None = None
+
+
+class _Made:
+    """What is known about a body, with some of its operands constant.
+
+    Attributes:
+        kernel: With the region's own names.
+        order: The terms of its values, arguments first; empty for a library kernel.
+        seconds: Predicted for one call; negative when nobody asked yet.
+        step: None when nobody asked yet.
+    """
+
+    __slots__ = ("kernel", "order", "seconds", "step")
+
+    def __init__(self, kernel: AnyKernel, order: tuple[Term, ...] = ()):
+        self.kernel, self.order, self.seconds = kernel, order, -1.0
+        self.step: Step | None = None
+
+
+class _Pick:
+    """What an e-node of a V-class brings into a kernel."""
+
+    __slots__ = ("attrs", "dtype", "kids", "nodes", "op", "rule")
+
+    def __init__(
+        self, op: str, attrs: tuple, dtype: DType, kids: tuple, rule: str, nodes: tuple
+    ):
+        self.op, self.attrs, self.dtype = op, attrs, dtype
+        self.kids, self.rule, self.nodes = kids, rule, nodes
 
 
 class RegionKernels:
@@ -71,10 +102,16 @@ class RegionKernels:
             for t, name in enumerate(space.inputs)
             if name is not None and self._is_constant(name, variable)
         )
-        self._local: dict[tuple, AnyKernel] = {}
-        self._steps: dict[tuple, Step] = {}
-        self._seconds: dict[tuple, float] = {}
-        self._values: dict[tuple, Value] = {}  # by e-node and arguments: bodies share terms
+        self.sized = bool(self.part.hlir.symbols)
+        self.built = 0  # kernels: each distinct body makes one
+        self._made: dict[tuple, _Made] = {}
+        self._picks: dict[tuple[int, int], _Pick] = {}
+        self._terms: dict[tuple, Term] = {}  # by e-node and arguments: bodies share terms
+        self._costs = CostModel(machine, self.part.extents, self.sized)
+        self._canonical = Canonical()
+        self._any_beside = any(cls.beside for cls in self.part.classes)
+        self._combined: dict[tuple, tuple[Step, tuple[Step, ...]]] = {}
+        self._buffers: dict[tuple[int, bool], Buffer] = {}
         self._nodes_of: dict[int, list[int]] = {}
         for node, t in sorted(self.part.node_class.items()):
             self._nodes_of.setdefault(t, []).append(node)
@@ -89,67 +126,99 @@ class RegionKernels:
 
     def buffer(self, t: int, constant: bool) -> Buffer:
         """The buffer of a T-class."""
-        cls = self.part.classes[t]
-        return Buffer(self.name(t), cls.shape, cls.dtype, self.layouts.get(t), constant)
+        found = self._buffers.get((t, constant))
+        if found is None:
+            cls = self.part.classes[t]
+            found = Buffer(self.name(t), cls.shape, cls.dtype, self.layouts.get(t), constant)
+            self._buffers[t, constant] = found
+        return found
 
     def constants(self, extraction: Extraction) -> frozenset[int]:
         """The T-classes that depend on constants alone, as this extraction makes them.
 
         What depends on the sizes of a call is not constant.
         """
+        found = extraction.memo.get("constants")
+        if found is None:
+            found = extraction.memo["constants"] = self._constants(extraction)
+        return found
+
+    def _constants(self, extraction: Extraction) -> frozenset[int]:
         out = set(self.constant_inputs)
         for body in extraction.bodies:
+            reads = body.reads
+            if (reads and reads[0] not in out) or not out.issuperset(reads):
+                continue
             op = self.part.classes[body.tensor].nodes[body.producer].op
-            if op != "custom" and all(r in out for r in body.reads):
-                if not (self.part.hlir.symbols and self.kernel(body, frozenset()).symbols):
-                    out.add(body.tensor)
+            if op != "custom" and not (self.sized and self.kernel(body, frozenset()).symbols):
+                out.add(body.tensor)
         return frozenset(out)
 
-    def kernel(self, body: Body, constants: frozenset[int]) -> AnyKernel:
-        """The kernel of one body, with the region's own names."""
-        key = (body, tuple(r in constants for r in body.reads))
-        if key not in self._local:
+    def _of(self, body: Body, constants: frozenset[int]) -> _Made:
+        key = (body, tuple([r in constants for r in body.reads]))
+        found = self._made.get(key)
+        if found is None:
             made = self.part.classes[body.tensor].nodes[body.producer]
             derived = made.op in ("kernel", "scatter")
             build = self._derived if derived else self._library
-            self._local[key] = build(body, made, constants)
-        return self._local[key]
+            found = self._made[key] = build(body, made, constants)
+            self.built += 1
+        return found
 
-    def seconds(self, body: Body, constants: frozenset[int]) -> float:
-        """Predicted seconds of the kernel of one body."""
-        key = (body, tuple(r in constants for r in body.reads))
-        if key not in self._seconds:
-            kernel = self.kernel(body, constants)
-            self._seconds[key] = kernel_cost(kernel, self.machine).seconds
-        return self._seconds[key]
+    def kernel(self, body: Body, constants: frozenset[int]) -> AnyKernel:
+        """The kernel of one body, with the region's own names."""
+        return self._of(body, constants).kernel
 
-    def _value(self, c: int, k: int, args: tuple[Value, ...]) -> Value:
-        key = (c, k, args)
-        if key not in self._values:
-            cls = self.part.classes[c]
-            e = cls.nodes[k]
-            attrs = (self.name(e.children[0]), *e.attrs) if e.op == "load" else e.attrs
-            self._values[key] = Value(e.op, args, attrs, dtype=cls.dtype)
-        return self._values[key]
+    def seconds(self, extraction: Extraction) -> list[float]:
+        """Predicted seconds of one call of each kernel of an extraction."""
+        return [self._priced(made) for made in self._all(extraction)]
 
-    def _derived(self, body: Body, made: ENode, constants: frozenset[int]) -> Kernel:
-        classes = self.part.classes
-        values: dict[int, Value] = {}
-        nodes: dict[int, None] = dict.fromkeys(self._nodes_of.get(body.tensor, ()))
+    def _all(self, extraction: Extraction) -> list[_Made]:
+        found = extraction.memo.get("kernels")
+        if found is None:
+            constants = self.constants(extraction)
+            found = [self._of(body, constants) for body in extraction.bodies]
+            extraction.memo["kernels"] = found
+        return found
+
+    def _priced(self, made: _Made) -> float:
+        if made.seconds < 0:
+            made.seconds = self._costs.cost(made.kernel, made.order).seconds
+        return made.seconds
+
+    def _pick(self, pick: tuple[int, int]) -> _Pick:
+        c, k = pick
+        cls = self.part.classes[c]
+        e = cls.nodes[k]
+        attrs = (self.name(e.children[0]), *e.attrs) if e.op == "load" else e.attrs
+        nodes: tuple[int, ...] = ()
+        if not (e.op == "load" and self.space.inputs[e.children[0]] is None):
+            nodes = tuple(n for t, _ in self.space.reads[c] for n in self._nodes_of.get(t, ()))
+        made = _Pick(e.op, attrs, cls.dtype, self.space.kids[c][k], e.rule, nodes)
+        self._picks[pick] = made
+        return made
+
+    def _derived(self, body: Body, made: ENode, constants: frozenset[int]) -> _Made:
+        terms: dict[int, Term] = {}
+        nodes = set(self._nodes_of.get(body.tensor, ()))
         rules = {made.rule}
-        for c, k in body.picks:
-            e = classes[c].nodes[k]
-            rules.add(e.rule)
-            stored = e.op == "load" and self.space.inputs[e.children[0]] is None
-            if not stored:
-                for t, _ in self.space.reads[c]:
-                    nodes.update(dict.fromkeys(self._nodes_of.get(t, ())))
-            args = tuple(values[child] for child in self.space.kids[c][k])
-            values[c] = self._value(c, k, args)
-        out = self._output(body.tensor, made, values)
         buffers = {self.name(r): self.buffer(r, r in constants) for r in body.reads}
+        picks, known = self._picks, self._terms
+        for pick in body.picks:
+            e = picks.get(pick) or self._pick(pick)
+            rules.add(e.rule)
+            if e.nodes:
+                nodes.update(e.nodes)
+            args = [terms[child] for child in e.kids]
+            key = (pick, *args)
+            term = known.get(key)
+            if term is None:
+                value = Value(e.op, tuple([a.value for a in args]), e.attrs, dtype=e.dtype)
+                term = known[key] = self._costs.term(value, buffers)
+            terms[pick[0]] = term
+        out = self._output(body.tensor, made, {c: t.value for c, t in terms.items()})
         buffers[out.buffer] = self.buffer(body.tensor, False)
-        return Kernel(
+        kernel = Kernel(
             (out,),
             buffers,
             self.part.extents,
@@ -157,6 +226,7 @@ class RegionKernels:
             tuple(sorted(rules - {"encode"})),
             origin=Origin(self.part.region, body.tensor, body.producer, body.picks),
         )
+        return _Made(kernel, tuple(dict.fromkeys(terms.values())))
 
     def _output(self, t: int, made: ENode, values: Mapping[int, Value]) -> KernelOutput:
         """What a derived kernel stores."""
@@ -168,11 +238,11 @@ class RegionKernels:
         to = ScatterTo(self.name(into), mode, axes, tuple(values[v] for v in at))
         return KernelOutput(self.name(t), index, values[value], to)
 
-    def _library(self, body: Body, made: ENode, constants: frozenset[int]) -> LibraryKernel:
+    def _library(self, body: Body, made: ENode, constants: frozenset[int]) -> _Made:
         buffers = {self.name(r): self.buffer(r, r in constants) for r in body.reads}
         buffers[self.name(body.tensor)] = self.buffer(body.tensor, False)
         nodes = tuple(self._nodes_of.get(body.tensor, ()))
-        return LibraryKernel(
+        kernel = LibraryKernel(
             made.op,
             tuple(self.name(t) for t in made.children),
             (self.name(body.tensor),),
@@ -181,6 +251,7 @@ class RegionKernels:
             nodes,
             () if made.rule == "encode" else (made.rule,),
         )
+        return _Made(kernel)
 
     def _attributes(self, made: ENode) -> dict[str, object]:
         if made.op in ("gemm", "library"):
@@ -198,22 +269,36 @@ class RegionKernels:
         constants = self.constants(extraction)
         out: list[Step] = []
         calls: dict[object, int] = {}
-        for body in extraction.bodies:
-            step = self._step(body, constants)
+        for body, made in zip(extraction.bodies, self._all(extraction)):
+            step = made.step or self._step(made, body, constants)
             if isinstance(step.kernel, LibraryKernel) and step.kernel.routine == "custom":
                 call = (step.kernel.attrs.get("call"), body.reads)
                 if call in calls and call[0] is not None:
-                    out[calls[call]] = self._merged(out[calls[call]], step)
+                    before = out[calls[call]]
+                    merged = partial(self._merged, before, step)
+                    out[calls[call]] = self._once(merged, "merged", before, step)
                     continue
                 calls[call] = len(out)
             out.append(step)
-        return [self._without_call(s) for s in self._together(out, constants)]
+        out = self._together(out, constants)
+        return [
+            self._once(partial(self._without_call, s), "plain", s)
+            if _is_custom(s.kernel)
+            else s
+            for s in out
+        ]
 
     def _together(self, steps: list[Step], constants: frozenset[int]) -> list[Step]:
         """Steps that rules put beside each other as one, where nothing is in the way."""
+        if not self._any_beside:
+            return steps
         out: list[Step] = []
+        classes = self.part.classes
         for step in steps:
-            beside = {b for t in step.writes for b in self.part.classes[t].beside}
+            beside = {b for t in step.writes for b in classes[t].beside}
+            if not beside:
+                out.append(step)
+                continue
             single = (k for k, s in enumerate(out) if s.body and beside.issuperset(s.writes))
             at = next(single, None)
             # What is made since then must not be what this one reads.
@@ -221,8 +306,17 @@ class RegionKernels:
             if at is None or step.body is None or since & set(step.tensors.values()):
                 out.append(step)
             else:
-                out[at] = self._joint(out[at], step, constants)
+                before = out[at]
+                joint = partial(self._joint, before, step, constants)
+                out[at] = self._once(joint, "joint", before, step)
         return out
+
+    def _once(self, make: Callable[[], Step], kind: str, *parts: Step) -> Step:
+        """A step that is made of others, unless it was made of them before."""
+        key = (kind, *map(id, parts))
+        if key not in self._combined:
+            self._combined[key] = make(), parts  # the parts live on, so that the key is theirs
+        return self._combined[key][0]
 
     def _joint(self, a: Step, b: Step, constants: frozenset[int]) -> Step:
         """Two derived kernels as one with the outputs of both."""
@@ -248,21 +342,23 @@ class RegionKernels:
             kernel_cost(kernel, self.machine).seconds,
         )
 
-    def _step(self, body: Body, constants: frozenset[int]) -> Step:
-        key = (body, tuple(r in constants for r in body.reads))
-        if key not in self._steps:
-            kernel, text, back = canonical(self.kernel(body, constants))
-            tensors = {self.name(t): t for t in (*body.reads, body.tensor)}
-            self._steps[key] = Step(
-                kernel,
-                text,
-                {new: tensors[old] for new, old in back.items()},
-                (body.tensor,),
-                body.tensor in constants,
-                self.seconds(body, constants),
-                body,
-            )
-        return self._steps[key]
+    def _step(self, made: _Made, body: Body, constants: frozenset[int]) -> Step:
+        kernel: AnyKernel
+        if isinstance(made.kernel, Kernel):
+            kernel, text, back = self._canonical.derived(made.kernel, made.order, self.sized)
+        else:
+            kernel, text, back = canonical(made.kernel)
+        tensors = {self.name(t): t for t in (*body.reads, body.tensor)}
+        made.step = Step(
+            kernel,
+            text,
+            {new: tensors[old] for new, old in back.items()},
+            (body.tensor,),
+            body.tensor in constants,
+            self._priced(made),
+            body,
+        )
+        return made.step
 
     def _merged(self, a: Step, b: Step) -> Step:
         """Two results of one custom call, made by one call."""
@@ -284,8 +380,7 @@ class RegionKernels:
 
     def _without_call(self, step: Step) -> Step:
         kernel = step.kernel
-        if not isinstance(kernel, LibraryKernel) or kernel.routine != "custom":
-            return step
+        assert isinstance(kernel, LibraryKernel)
         attrs = {k: v for k, v in kernel.attrs.items() if k != "call"}
         results = _results(kernel)
         attrs["result"] = results if len(results) > 1 else next(iter(results))
@@ -323,6 +418,10 @@ class Assembler:
         )
         self._buffers: dict[tuple, Buffer] = {}
         self._placed: dict[tuple[str, str], AnyKernel] = {}
+        self.uses: dict[tuple[Step, int], _Use] = {}  # by step and instance
+        self._inputs: tuple[dict[str, Buffer], dict[str, BufferKind], dict[str, str]] | None = (
+            None
+        )
 
     def buffer(
         self,
@@ -345,8 +444,30 @@ class Assembler:
         made = self._placed.get(key)
         if made is None:
             nodes = tuple(sorted({inst.nodes[n] for n in kernel.nodes}))
-            made = self._placed[key] = replace(kernel, nodes=nodes)
+            if isinstance(kernel, Kernel):  # (replace() is slow)
+                made = Kernel(
+                    kernel.outputs, kernel.buffers, kernel.extents, nodes, kernel.rules,
+                    kernel.schedule, kernel.origin,
+                )  # fmt: skip
+            else:
+                made = replace(kernel, nodes=nodes)
+            self._placed[key] = made
         return made
+
+    def inputs(self) -> tuple[dict[str, Buffer], dict[str, BufferKind], dict[str, str]]:
+        """Where a program begins: the buffers of its inputs, their kinds and their names."""
+        if self._inputs is None:
+            buffers: dict[str, Buffer] = {}
+            kinds: dict[str, BufferKind] = {}
+            hlir = self.program.hlir
+            for spec in hlir.inputs:
+                node = hlir.nodes[spec.node]
+                constant = self.kinds_of_inputs[spec.name] != "arg"
+                buffers[spec.name] = self.buffer(spec.name, node.shape, node.dtype, constant)
+                kinds[spec.name] = spec.kind
+            self._inputs = buffers, kinds, {name: name for name in buffers}
+        buffers, kinds, names = self._inputs
+        return dict(buffers), dict(kinds), dict(names)
 
     def _variable(self, region: int) -> frozenset[str]:
         """Weights of a region that some instance binds to something that is not constant."""
@@ -375,6 +496,33 @@ class Assembler:
         return _Program(self, extractions).build()
 
 
+class _Use:
+    """How a step is called in one instance of its region: the same in all candidates.
+
+    Attributes:
+        bind: The program's buffer for each of the kernel's names.
+        reads: The buffers that it reads, besides what it writes.
+        writes: The T-classes that it makes, what they are called, and of which kind they are.
+        may_be_constant: Whether it runs once when all that it reads is constant.
+        buffers: Those that it writes, by whether they are constant, when they were asked for.
+        calls: The calls, by the kernel's number and whether it runs once.
+    """
+
+    __slots__ = ("bind", "buffers", "calls", "may_be_constant", "reads", "writes")
+
+    def __init__(
+        self,
+        bind: Mapping[str, str],
+        reads: Sequence[str] = (),
+        writes: Sequence[tuple[int, str, BufferKind]] = (),
+        may_be_constant: bool = False,
+    ):
+        self.bind, self.reads, self.writes = bind, reads, writes
+        self.may_be_constant = may_be_constant
+        self.buffers: dict[bool, list[tuple[str, Buffer, BufferKind]]] = {}
+        self.calls: dict[tuple[int, bool], Call] = {}
+
+
 class _Program:
     def __init__(self, assembler: Assembler, extractions: Sequence[Extraction]):
         self.assembler, self.extractions = assembler, extractions
@@ -391,14 +539,7 @@ class _Program:
 
     def build(self) -> Candidate:
         """Flatten all instances into calls over program buffers."""
-        for spec in self.hlir.inputs:
-            node = self.hlir.nodes[spec.node]
-            constant = self.assembler.kinds_of_inputs[spec.name] != "arg"
-            self.buffers[spec.name] = self.assembler.buffer(
-                spec.name, node.shape, node.dtype, constant
-            )
-            self.kinds[spec.name] = spec.kind
-            self.alias[spec.name] = spec.name
+        self.buffers, self.kinds, self.alias = self.assembler.inputs()
         steps = [
             r.steps(e) for r, e in zip(self.assembler.regions, self.extractions, strict=True)
         ]
@@ -433,33 +574,61 @@ class _Program:
         for name, t in part.outputs:
             if name in inst.bind:
                 values.setdefault(t, []).append(inst.bind[name])
+        uses, buffers, kinds = self.assembler.uses, self.buffers, self.kinds
         for step in steps:
-            for t in step.writes:
-                names = values.get(t, [])
-                final = [n for n in names if n in self.outputs]
-                local[t] = final[0] if final else names[0] if names else f"{k}.t{t}"
-            bind = {new: local[t] for new, t in step.tensors.items()}
-            reads = [n for n, t in bind.items() if step.tensors[n] not in step.writes]
-            constant = (
-                all(self.buffers[bind[n]].constant for n in reads)
-                and not any(local[t] in self.outputs for t in step.writes)
-                and not _is_custom(step.kernel)
-                and not step.kernel.symbols
-            )
-            for t in step.writes:
-                cls, name = part.classes[t], local[t]
-                strides = region.layouts.get(t)
-                self.buffers[name] = self.assembler.buffer(
-                    name, cls.shape, cls.dtype, constant, strides
-                )
-                self.kinds[name] = "output" if name in self.outputs else "temp"
-            self._call(step.kernel, step.text, bind, inst, constant, step.seconds)
+            use = uses.get((step, k))
+            if use is None:
+                use = uses[step, k] = self._use(step, k, values, local)
+            constant = use.may_be_constant
+            if constant:
+                for name in use.reads:
+                    if not buffers[name].constant:
+                        constant = False
+                        break
+            for t, name, _ in use.writes:
+                local[t] = name
+            for name, buffer, kind in use.buffers.get(constant) or self._written(
+                use, region, constant
+            ):
+                buffers[name] = buffer
+                kinds[name] = kind
+            self._call(step.kernel, step.text, use, inst, constant, step.seconds)
         for t, names in values.items():
             for name in names:
                 self.alias[name] = local[t]
                 if name in self.outputs and name != local[t]:
                     self._copy(local[t], name, inst)
                     self.alias[name] = name
+
+    def _use(
+        self, step: Step, k: int, values: Mapping[int, list[str]], local: Mapping[int, str]
+    ) -> _Use:
+        writes: list[tuple[int, str, BufferKind]] = []
+        final = False
+        for t in step.writes:
+            names = values.get(t, [])
+            outputs = [n for n in names if n in self.outputs]
+            name = outputs[0] if outputs else names[0] if names else f"{k}.t{t}"
+            final = final or bool(outputs)
+            writes.append((t, name, "output" if outputs else "temp"))
+        called = {t: name for t, name, _ in writes}
+        bind = {n: called.get(t) or local[t] for n, t in step.tensors.items()}
+        reads = [bind[n] for n, t in step.tensors.items() if t not in called]
+        fixed = final or _is_custom(step.kernel)
+        if not fixed and self.hlir.symbols:
+            fixed = bool(step.kernel.symbols)
+        return _Use(bind, reads, writes, not fixed)
+
+    def _written(
+        self, use: _Use, region: RegionKernels, constant: bool
+    ) -> list[tuple[str, Buffer, BufferKind]]:
+        made: list[tuple[str, Buffer, BufferKind]] = []
+        for t, name, kind in use.writes:
+            cls, strides = region.part.classes[t], region.layouts.get(t)
+            buffer = self.assembler.buffer(name, cls.shape, cls.dtype, constant, strides)
+            made.append((name, buffer, kind))
+        use.buffers[constant] = made
+        return made
 
     def _buffer_of(self, value: str) -> str:
         try:
@@ -474,20 +643,23 @@ class _Program:
         self,
         kernel: AnyKernel,
         text: str,
-        bind: Mapping[str, str],
+        use: _Use,
         inst: Any,
         constant: bool,
         seconds: float,
     ) -> None:
-        if text not in self.kernels:
+        number = self.numbers.get(text)
+        if number is None:
             if inst is not None:
                 kernel = self.assembler.placed(kernel, text, inst)
-            self.numbers[text] = len(self.kernels)
+            number = self.numbers[text] = len(self.kernels)
             self.predicted.append(seconds)
             self.kernels[text] = kernel
-        self.calls.append(
-            Call(self.numbers[text], bind, inst.name if inst is not None else "", constant)
-        )
+        call = use.calls.get((number, constant))
+        if call is None:
+            where = inst.name if inst is not None else ""
+            call = use.calls[number, constant] = Call(number, use.bind, where, constant)
+        self.calls.append(call)
 
     def _copy(self, source: str, name: str, inst: Any) -> None:
         """Store a value under the name of a second program output."""
@@ -503,8 +675,8 @@ class _Program:
         self.kinds[name] = "output"
         where = {"src": source, "dst": name}
         seconds = kernel_cost(kernel, self.assembler.machine).seconds
-        bind = {new: where[old] for new, old in back.items()}
-        self._call(kernel, text, bind, None, False, seconds)
+        use = _Use({new: where[old] for new, old in back.items()})
+        self._call(kernel, text, use, None, False, seconds)
 
     def _output_of_input(self, name: str, spec: OutputSpec) -> None:
         source = next((s.name for s in self.hlir.inputs if s.node == spec.value.node), None)

@@ -19,16 +19,30 @@ generation would make:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from luminal_lab.egraph.library import LibraryForm, operations
 from luminal_lab.egraph.sized import resized, resized_buffer
-from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
 from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.cost_terms import (
+    LOAD,
+    ON_AXES,
+    ONLINE,
+    PLAIN,
+    RED,
+    SPECIAL,
+    SPECIAL_OP,
+    VECTOR,
+    Context,
+    Term,
+    Terms,
+    bound_axis,
+)
 from luminal_lab.search.machine import Machine
 
 TILE = 128  # extent of a tile of an output axis that is not the innermost
@@ -43,12 +57,16 @@ BARRIER = 2e-6  # seconds that threads wait for each other at least, after unequ
 SERIAL = 0.3e-6  # seconds to call a kernel that uses one thread
 
 MAXIMUM = 4.0  # vector operations of a maximum that keeps NaN: two comparisons and two blends
-FOLD = 24  # vector operations to fold the accumulators of a reduced row to one number
 
-SPECIAL = {"exp2": 1.0, "log2": 1.2, "sin": 1.5, "erf": 1.5}
-VECTOR = {"recip": 3.0, "sqrt": 4.0, "mod": 8.0, "const": 0.0, "iota": 0.3, "load": 0.3}
-
-Context = frozenset[tuple[str, int]]
+__all__ = [
+    "SPECIAL",
+    "VECTOR",
+    "CostModel",
+    "KernelCost",
+    "bound_axis",
+    "gemm_flops",
+    "kernel_cost",
+]
 
 
 @dataclass(frozen=True)
@@ -88,7 +106,49 @@ def kernel_cost(kernel: Kernel | LibraryKernel, machine: Machine) -> KernelCost:
         kernel = _at_hints(kernel)
     if isinstance(kernel, LibraryKernel):
         return _library_cost(kernel, machine)
-    return _Body(kernel, machine).cost()
+    terms = Terms(machine, kernel.extents)
+    return _Body(kernel, terms.of(postorder(kernel.values()), kernel.buffers), terms).cost()
+
+
+class CostModel:
+    """`kernel_cost` for many kernels over the same axes and buffers, which share their terms.
+
+    Arguments:
+        machine: What they run on.
+        extents: The extent of each axis; buffers of one name differ in `constant` alone.
+        sized: Whether some of them may take sizes.
+    """
+
+    def __init__(self, machine: Machine, extents: Mapping[str, Any], sized: bool = True):
+        self.machine, self.sized = machine, sized
+        self.terms = Terms(machine, resized(dict(extents), hint))
+
+    def term(self, value: Value, buffers: Mapping[str, Buffer]) -> Term:
+        """The term of a value whose arguments have theirs.
+
+        Arguments:
+            value: With the names that all kernels share.
+            buffers: What it reads.
+        """
+        if self.sized and value.op == "load":
+            name = value.attrs[0]
+            buffers = {name: resized_buffer(buffers[name], hint)}
+        return self.terms.term(value, buffers)
+
+    def cost(self, kernel: Kernel | LibraryKernel, order: Sequence[Term] = ()) -> KernelCost:
+        """The cost of one call of a kernel, at the hints of symbolic sizes.
+
+        Arguments:
+            kernel: With the names that they share.
+            order: The terms of its values, arguments first; found out when there are none.
+        """
+        if self.sized and kernel.symbols:
+            kernel = _at_hints(kernel)
+        if isinstance(kernel, LibraryKernel):
+            return _library_cost(kernel, self.machine)
+        if not order:
+            order = self.terms.of(postorder(kernel.values()), kernel.buffers)
+        return _Body(kernel, order, self.terms).cost()
 
 
 def _at_hints(kernel: Kernel | LibraryKernel) -> Any:
@@ -141,69 +201,37 @@ def _together(compute: float, memory: float) -> float:
 
 
 class _Body:
-    def __init__(self, kernel: Kernel, machine: Machine):
-        self.kernel, self.machine = kernel, machine
-        self.extents = kernel.extents
-        self.order = list(postorder(kernel.values()))
+    """One kernel, as the model sees it.
+
+    Arguments:
+        kernel: With numbers for all sizes.
+        order: The terms of its values, arguments first.
+        terms: All that there are.
+    """
+
+    def __init__(self, kernel: Kernel, order: Sequence[Term], terms: Terms):
+        self.kernel, self.known, self.machine = kernel, terms, terms.machine
+        self.extents = terms.extents
+        self.terms = order
         axes: dict[str, None] = {}
         for out in kernel.outputs:
             axes.update(dict.fromkeys(out.axes))
         self.out_axes = tuple(axes)
-        self.out_set = frozenset(axes)
-        self.depth = self._depths()
-        self.inline = self._inline_costs()
-        self.innermost = self._contiguous()
+        self.frame = terms.frame(self.out_axes, TILE)
+        self.out_set = self.frame.whole
         self.out_innermost = self._contiguous_stores()
-        self.streams: dict[Value, int] = {}  # how many thin products stream a read
+        self.reductions = [t for t in self.terms if t.axis is not None]
+        self.streams: dict[Term, int] = {}  # how many thin products stream a read
+        for t in self.reductions:
+            for read in t.streamed:
+                self.streams[read] = self.streams.get(read, 0) + 1
         self.dots = self._dots()
         self.around = self._around()
-        self.constant = self._constant()
         self.part_of = self._masked_axes()
-        reading: set[Value] = set()  # what depends on memory
-        for v in self.order:
-            if v.op == "load" or any(a in reading for a in v.args):
-                reading.add(v)
-        self.on_axes = {v for v in self.order if not v.dtype.is_float and v not in reading}
         self.dot = self.vector = self.special = 0.0
         self.compute = 0.0
 
-    def points(self, axes: Iterable[str]) -> float:
-        """Number of points of a set of axes."""
-        out = 1.0
-        for a in axes:
-            out *= self.extents[a]
-        return out
-
-    # ------------------------------------------------------------------ properties of values
-
-    def _depths(self) -> dict[Value, dict[str, int]]:
-        """For each value and axis, how many reductions over it are nested beneath the value."""
-        depth: dict[Value, dict[str, int]] = {}
-        for v in self.order:
-            mine: dict[str, int] = {}
-            for a in v.args:
-                for axis, n in depth[a].items():
-                    if n > mine.get(axis, 0):
-                        mine[axis] = n
-            axis = bound_axis(v)
-            if axis is not None:
-                mine = {**mine, axis: mine.get(axis, 0) + 1}
-            depth[v] = mine
-        return depth
-
-    def _contiguous(self) -> dict[Value, frozenset[str]]:
-        """For each value, the axes along which tensors that it reads are contiguous."""
-        out: dict[Value, frozenset[str]] = {}
-        for v in self.order:
-            found = frozenset[str]().union(*(out[a] for a in v.args))
-            if v.op == "load" and v.attrs[1]:
-                strides = self.kernel.buffers[v.attrs[0]].element_strides
-                own: set[str] = set()
-                for i, stride in zip(v.attrs[1], strides, strict=True):
-                    own |= {a for a in i.axes if i.coef(a) * stride == 1 and a in v.free}
-                found = frozenset(own) or found  # indices say where rows are, not how they lie
-            out[v] = found
-        return out
+    # -------------------------------------------------------------- properties of the kernel
 
     def _contiguous_stores(self) -> frozenset[str]:
         """The axes along which what is stored is contiguous."""
@@ -214,85 +242,47 @@ class _Body:
                 out |= {a for a in i.axes if i.coef(a) * stride == 1}
         return frozenset(out)
 
-    def _inline_costs(self) -> dict[Value, float]:
-        """Vector operations to compute one element from memory, everything inlined."""
-        ratio = self.machine.vector_flops / self.machine.special_ops
-        out: dict[Value, float] = {}
-        for v in self.order:
-            work = sum(out[a] for a in v.args)
-            axis = bound_axis(v)
-            if axis is not None:
-                work = self.extents[axis] * (work + (ratio if v.op == "online" else 1.0))
-            else:
-                work += SPECIAL[v.op] * ratio if v.op in SPECIAL else VECTOR.get(v.op, 1.0)
-            out[v] = min(work, 1e15)
-        return out
-
-    def _dots(self) -> dict[Value, float]:
+    def _dots(self) -> dict[Term, float]:
         """The dot-like reductions, with the part of the peak rate that they can reach."""
-        out: dict[Value, float] = {}
-        beneath: dict[Value, frozenset[Value]] = {}  # the products within a value
-        sums: set[Value] = set()  # the products, and the sums of them over further axes
-        length: dict[Value, float] = {}  # a chain of sums over a product reduces all its axes
-        carried = {(v.attrs[0], v.args[0]) for v in self.order if v.op == "online"}
-        for v in reversed(self.order):
-            if v.op == "red" and v.attrs[0] == "add":
-                length[v] = length.get(v, 1.0) * self.extents[v.attrs[1]]
-                if v.args[0].op == "red":
-                    length[v.args[0]] = length[v]
-        for v in self.order:
-            inner = frozenset[Value]().union(*(beneath[a] for a in v.args))
-            rate = self._dot_rate(v, length.get(v, 0.0))
-            if rate is not None:
-                out[v] = rate
+        out: dict[Term, float] = {}
+        if not any(t.sides for t in self.reductions):
+            return out
+        length: dict[Term, float] = {}  # a chain of sums over a product reduces all its axes
+        carried = {(t.axis, t.args[0]) for t in self.reductions if t.kind == ONLINE}
+        for t in reversed(self.reductions):
+            if t.kind == RED and t.value.attrs[0] == "add":
+                assert t.axis is not None
+                length[t] = length.get(t, 1.0) * self.extents[t.axis]
+                if t.args[0].kind == RED:
+                    length[t.args[0]] = length[t]
+        for t in self.reductions:
+            if t.sides is not None:
+                out[t] = self._dot_rate(t, length.get(t, 0.0))
                 # An online's score is made block by block; any other product that feeds a
                 # product is made in scratch, at a tile that suits the outer one.
-                for d in inner if v.op == "red" else beneath[v.args[2]]:
-                    out[d] *= NESTED_DOT
-                inner |= {v}
-                sums.add(v)
-            elif v.op == "red" and v.attrs[0] == "add" and v.args[0] in sums:
-                sums.add(v)
-            elif v.op == "red" and (v.attrs[1], v.args[0]) not in carried:
-                for d in inner:
-                    if v.attrs[1] in d.free:
+                for d in t.products if t.kind == RED else t.args[2].products:
+                    if d is not t:
+                        out[d] *= NESTED_DOT
+            elif t.kind == RED and not t.sums and (t.axis, t.args[0]) not in carried:
+                for d in t.products:
+                    if t.axis in d.free:
                         out[d] = min(out[d], ROW_DOT)
-            beneath[v] = inner
         return out
+
+    def _dot_rate(self, t: Term, length: float) -> float:
+        assert t.sides is not None
+        assert t.axis is not None
+        m, n = t.sides
+        k = length or self.extents[t.axis]
+        small = min(m, n)
+        return k / (k + 8.0) * small / (small + 10.0) * min(1.0, max(m, n) / 16)
 
     def _around(self) -> frozenset[str]:
         """Output axes that no product has: they are looped around the products."""
         if not self.dots:
             return frozenset()
-        taken = frozenset[str]().union(*(a.free for v in self.dots for a in v.args))
+        taken = frozenset[str]().union(*(a.free for t in self.dots for a in t.args))
         return frozenset(a for a in self.out_set - taken if self.extents[a] > 1)
-
-    def _dot_rate(self, v: Value, length: float) -> float | None:
-        factors = _factors(v)
-        axis = bound_axis(v)
-        if factors is None or axis is None:
-            return None
-        a, b = factors
-        m = self.points(a.free - b.free - {axis})
-        n = self.points(b.free - a.free - {axis})
-        if axis not in a.free or axis not in b.free:
-            return None
-        if min(m, n) < 4:
-            self._note_thin(a if m > n else b)
-            return None
-        k = length or self.extents[axis]
-        small = min(m, n)
-        return k / (k + 8.0) * small / (small + 10.0) * min(1.0, max(m, n) / 16)
-
-    def _note_thin(self, wide: Value) -> None:
-        """A product with few rows streams its matrix in a nest of its own."""
-        stack = [wide]
-        while stack:
-            v = stack.pop()
-            if v.op == "load":
-                self.streams[v] = self.streams.get(v, 0) + 1
-            elif bound_axis(v) is None:
-                stack += v.args
 
     def _masked_axes(self) -> dict[str, float]:
         """Axes of which a mask leaves only a part: blocks that it hides are skipped.
@@ -302,204 +292,191 @@ class _Body:
         """
         out: dict[str, float] = {}
         whole: set[str] = set()
-        for v in self.order:
-            axis = bound_axis(v)
-            if axis is None:
-                continue
-            score = v.args[0]
-            if self._is_mask(score, axis) and (v.op == "online" or v.attrs[0] == "max"):
-                tile = min(TILE, self.extents[axis])
-                out[axis] = 0.5 + 0.5 * tile / self.extents[axis]
+        for t in self.reductions:
+            assert t.axis is not None
+            if t.masked:
+                tile = min(TILE, self.extents[t.axis])
+                out[t.axis] = 0.5 + 0.5 * tile / self.extents[t.axis]
             else:
-                whole.add(axis)
-        return {a: part for a, part in out.items() if a not in whole}
-
-    def _is_mask(self, score: Value, axis: str) -> bool:
-        if score.op != "select" or not any(
-            a.op == "const" and a.attrs[0] == float("-inf") for a in score.args[1:]
-        ):
-            return False
-        condition = score.args[0]
-        if axis not in condition.free or len(condition.free) < 2:
-            return False
-        return all(v.op != "load" for v in postorder([condition]))
-
-    def _constant(self) -> set[Value]:
-        """Values that depend on nothing but constants of the program."""
-        out: set[Value] = set()
-        for v in self.order:
-            if v.op == "load" and not self.kernel.buffers[v.attrs[0]].constant:
-                continue
-            if all(a in out for a in v.args):
-                out.add(v)
-        return out
+                whole.add(t.axis)
+        return {a: part for a, part in out.items() if a not in whole} if out else out
 
     # --------------------------------------------------------------------------- contexts
 
     def cost(self) -> KernelCost:
         """Walk the body from its outputs down."""
-        contexts: dict[Value, set[Context]] = {v: set() for v in self.order}
-        users = self._dot_operands()
-        for value in self.kernel.values():
-            depth = self.depth[value]
-            contexts[value].add(
-                frozenset((a, depth.get(a, 0)) for a in self.out_axes if a in value.free)
+        terms = self.terms
+        place = {t: n for n, t in enumerate(terms)}
+        contexts: list[set[Context]] = [set() for _ in terms]
+        for t in self.known.of(self.kernel.values(), self.kernel.buffers):
+            depth = t.depth
+            contexts[place[t]].add(
+                frozenset((a, depth.get(a, 0)) for a in self.out_axes if a in t.free)
             )
+        users = self._dot_operands()
+        packed = self._packed(users)
+        products = {t.args[0] for t in self.dots if t.kind == RED}
         hoisted = self._hoisted()
+        again_of: dict[int, float] = {}
         shared: set[tuple] = set()
         memory = _Memory(self)
-        for v in reversed(self.order):
-            mine = contexts[v]
-            if v in self.constant and v in users and v.op != "load":
-                memory.stream(v.dtype.bytes * self.points(v.free))
+        for n in range(len(terms) - 1, -1, -1):
+            t, mine = terms[n], contexts[n]
+            if t in packed:
+                memory.stream(t.bytes * t.points)
                 continue  # packed when the executable is built
-            times = len(mine)
-            if times > 1 and v.op != "load" and self._keep_in_scratch(v, mine):
-                self._count(v, "vector", self.points(v.free) * (1 + 0.5 * (times - 1)), 1.0)
+            kind, times = t.kind, len(mine)
+            if times > 1 and kind != LOAD and self._keep_in_scratch(t, mine):
+                self._vector(t, t.points * (1 + 0.5 * (times - 1)))
                 mine = {min(mine, key=_phase)}
-            again = self._recompute(v, hoisted)
-            if v.op == "load":
-                memory.load(v, mine, self._row_bytes(v, mine), again)
-            self._arithmetic(v, len(mine) * again, mine, shared)
-            if v in users and v.op != "load" and v not in self.dots:
-                self._count(v, "vector", STAGED * self.points(v.free) * again, 1.0)
-            for context in mine:
-                for a, inner in self._inner(v, context):
-                    contexts[a].add(inner)
+                times = 1
+            again = again_of.get(t.space)
+            if again is None:
+                again = again_of[t.space] = self._recompute(t, hoisted)
+            if kind == PLAIN:
+                if t not in products:
+                    points = t.points * (times * again)
+                    if t.innermost and not t.depth:
+                        points /= self._lanes_used(t)
+                    self._vector(t, t.weight * points)
+            elif kind == LOAD:
+                memory.load(t, mine, self._row_bytes(t, mine), again)
+                self._vector(t, t.weight * (t.points * (times * again)))
+            elif kind != ON_AXES:
+                self._arithmetic(t, times * again, mine, shared)
+            if t in users and kind != LOAD and t not in self.dots:
+                self._vector(t, STAGED * t.points * again)
+            if t.args:
+                for context in mine:
+                    for a, inner in t.passed.get(context) or t.passes(context):
+                        contexts[place[a]].add(inner)
         for out in self.kernel.outputs:
             buffer = self.kernel.buffers[out.buffer]
             if out.scatter is None:
                 memory.store(buffer.nbytes)
             else:  # the rest of the destination stays where it is, or is copied by the plan
-                memory.store(self.points(out.axes) * buffer.dtype.bytes)
+                memory.store(self.known.points(frozenset(out.axes)) * buffer.dtype.bytes)
         return self._total(memory)
 
-    def _inner(self, v: Value, context: Context) -> list[tuple[Value, Context]]:
-        axis = bound_axis(v)
-        outer = context
-        if axis is not None:
-            phase = max((self.depth[a].get(axis, 0) for a in v.args), default=0)
-            outer = frozenset(p for p in context if p[0] != axis) | {(axis, phase)}
-        return [(a, frozenset(p for p in outer if p[0] in a.free)) for a in v.args]
-
-    def _row_axes(self, contexts: set[Context]) -> set[str]:
+    def _row_axes(self, contexts: set[Context]) -> frozenset[str]:
         """The axes on whose phase the contexts disagree."""
         common = frozenset.intersection(*contexts)
-        return {axis for c in contexts for axis, phase in c if (axis, phase) not in common}
+        return frozenset(
+            axis for c in contexts for axis, phase in c if (axis, phase) not in common
+        )
 
-    def _row_bytes(self, v: Value, contexts: set[Context]) -> float:
+    def _row_bytes(self, t: Term, contexts: set[Context]) -> float:
         if len(contexts) < 2:
             return 0.0
         row = self._row_axes(contexts)
-        rows = min(ROWS, self.points(v.free - row))
-        return self.points(row) * rows * v.dtype.bytes
+        rows = min(ROWS, self.known.points(t.free - row))
+        return self.known.points(row) * rows * t.bytes
 
-    def _keep_in_scratch(self, v: Value, contexts: set[Context]) -> bool:
-        if self._row_bytes(v, contexts) > self.machine.l2 / 2:
+    def _keep_in_scratch(self, t: Term, contexts: set[Context]) -> bool:
+        if self._row_bytes(t, contexts) > self.machine.l2 / 2:
             return False
         k = len(contexts)
-        return (k - 1) * self.inline[v] > 1 + 0.5 * (k - 1)
+        return (k - 1) * t.inline > 1 + 0.5 * (k - 1)
 
-    def _dot_operands(self) -> set[Value]:
-        out: set[Value] = set()
-        for v in self.dots:
-            out.update(_factors(v) or ())
+    def _dot_operands(self) -> set[Term]:
+        out: set[Term] = set()
+        for t in self.dots:
+            out.update(t.factors or ())
         return out
+
+    def _packed(self, users: set[Term]) -> set[Term]:
+        """The operands of products that depend on nothing but constants of the program."""
+        if not users:
+            return users
+        constant = {n for n, b in self.kernel.buffers.items() if b.constant}
+        return {t for t in users if t.kind != LOAD and t.reads <= constant}
 
     # -------------------------------------------------------------------------- recompute
 
     def _hoisted(self) -> list[frozenset[str]]:
         """The nested sets of output axes at which values are computed once and kept."""
+        most: dict[int, float] = {}
+        for t in self.terms:
+            if t.kind != LOAD and t.work > most.get(t.space, -1.0):
+                most[t.space] = t.work
         weight: dict[frozenset[str], float] = {}
-        for v in self.order:
-            at = v.free & self.out_set
-            if v.op != "load" and at != self.out_set and self._held_bytes(v) <= self.machine.l2:
-                work = self.inline[v] * self.points(v.free) * (self._tiles(at) - 1)
-                weight[at] = max(weight.get(at, 0.0), work)
+        for space, work in most.items():
+            at, held, tiles, _ = self.frame.lies(space)
+            if at != self.out_set and held <= self.machine.l2:
+                weight[at] = max(weight.get(at, 0.0), work * (tiles - 1))
         chain: list[frozenset[str]] = [frozenset(), self.out_set]
         for at in sorted(weight, key=lambda s: (-weight[s], sorted(s))):
             if all(at <= c or c <= at for c in chain):
                 chain.append(at)
         return chain
 
-    def _held_bytes(self, v: Value) -> float:
-        return self.points(v.free - self.out_set) * v.dtype.bytes
-
-    def _recompute(self, v: Value, hoisted: list[frozenset[str]]) -> float:
+    def _recompute(self, t: Term, hoisted: list[frozenset[str]]) -> float:
         """How often a value is computed again for tiles of output axes that it lacks."""
-        at = v.free & self.out_set
-        threads = self.machine.threads
-        serial = threads / min(threads, max(1.0, self.points(at)))
-        if self.around - v.free:  # a loop around all products
-            serial *= self.points(self.around - v.free)
-        if at in hoisted and (at == self.out_set or self._held_bytes(v) <= self.machine.l2):
+        at, held, tiles, serial = self.frame.lies(t.space)
+        if self.around - t.free:  # a loop around all products
+            serial *= self.known.points(self.around - t.free)
+        if at in hoisted and (at == self.out_set or held <= self.machine.l2):
             return serial
-        return max(self._tiles(at), serial)
-
-    def _tiles(self, at: frozenset[str]) -> float:
-        """Number of tiles of the output axes that are not in `at`."""
-        out = 1.0
-        for axis in self.out_axes:
-            if axis not in at:
-                out *= math.ceil(self.extents[axis] / TILE)
-        return out
+        return max(tiles, serial)
 
     # -------------------------------------------------------------------------- arithmetic
 
-    def _count(self, v: Value, unit: str, amount: float, rate: float) -> None:
-        wide = max(1.0, v.dtype.bytes / 4)
+    def _seen(self, t: Term, amount: float) -> float:
+        """What of an amount is left where a mask hides some of it."""
         for axis, part in self.part_of.items():
-            if axis in v.free or any(axis in a.free for a in v.args):
+            if axis in t.span:
                 amount *= part
-        machine = self.machine
-        if unit == "dot":
-            self.dot += amount
-            self.compute += amount * wide / (machine.dot_flops * rate)
-        elif unit == "special":
-            self.special += amount
-            self.compute += amount * wide / machine.special_ops
-        else:
-            self.vector += amount
-            self.compute += amount * wide / machine.vector_flops
+        return amount
+
+    def _vector(self, t: Term, amount: float) -> None:
+        if self.part_of:
+            amount = self._seen(t, amount)
+        self.vector += amount
+        self.compute += amount * t.wide / self.machine.vector_flops
+
+    def _special(self, t: Term, amount: float) -> None:
+        amount = self._seen(t, amount)
+        self.special += amount
+        self.compute += amount * t.wide / self.machine.special_ops
+
+    def _dot(self, t: Term, amount: float) -> None:
+        amount = self._seen(t, amount)
+        self.dot += amount
+        self.compute += amount * t.wide / (self.machine.dot_flops * self.dots[t])
 
     def _arithmetic(
-        self, v: Value, times: float, contexts: set[Context], shared: set[tuple]
+        self, t: Term, times: float, contexts: set[Context], shared: set[tuple]
     ) -> None:
-        points = self.points(v.free) * times
-        axis = bound_axis(v) or ""
-        if v.op == "online":
-            s, c, w = v.args
-            inner = self.points(s.free | {axis}) * times
+        """Of special functions and reductions."""
+        points = t.points * times
+        if t.kind == SPECIAL_OP:
+            self._special(t, t.weight * points)
+            return
+        assert t.axis is not None
+        bound = {t.axis}
+        if t.kind == ONLINE:
+            s, c, w = t.args
+            inner = self.known.points(s.free | bound) * times
             loops = (frozenset(p for p in at if p[0] in s.free) for at in contexts)
-            key = (axis, s, c, frozenset(loops))
+            key = (t.axis, s, c, frozenset(loops))
             if key not in shared:  # all with one key share the maximum and the exponent
                 shared.add(key)
-                self._count(v, "special", inner, 1.0)
-                self._count(v, "vector", 4 * inner, 1.0)
-            both = self.points(s.free | w.free | {axis}) * times
-            if v in self.dots:
-                self._count(v, "dot", 2 * both, self.dots[v])
+                self._special(t, inner)
+                self._vector(t, 4 * inner)
+            both = self.known.points(s.free | w.free | bound) * times
+            if t in self.dots:
+                self._dot(t, 2 * both)
             else:
-                self._count(v, "vector", (1 if w.op == "const" else 2) * both, 1.0)
-        elif v.op == "red":
-            inner = self.points(v.args[0].free | {axis}) * times
-            if v in self.dots:
-                self._count(v, "dot", 2 * inner, self.dots[v])
-            else:
-                each = MAXIMUM if v.attrs[0] == "max" else 1.0
-                work = inner / self._lanes_used(v.args[0]) + self._folding(v, points)
-                self._count(v, "vector", each * work, 1.0)
-        elif v.op in SPECIAL:
-            self._count(v, "special", SPECIAL[v.op] * points, 1.0)
-        elif v in self.on_axes:
-            pass  # tests on axes become loop bounds
-        elif v.op != "load" and not self._is_dot_product(v):
-            points /= self._lanes_used(v)
-            self._count(v, "vector", VECTOR.get(v.op, 1.0) * points, 1.0)
-        elif v.op == "load":
-            self._count(v, "vector", VECTOR["load"] * points, 1.0)
+                self._vector(t, (1 if w.op == "const" else 2) * both)
+            return
+        inner = self.known.points(t.args[0].free | bound) * times
+        if t in self.dots:
+            self._dot(t, 2 * inner)
+        else:
+            each = MAXIMUM if t.value.attrs[0] == "max" else 1.0
+            self._vector(t, each * (inner / self._lanes_used(t.args[0]) + t.fold * points))
 
-    def _lanes_used(self, v: Value) -> float:
+    def _lanes_used(self, t: Term) -> float:
         """The part of a vector that holds values, within reductions.
 
         Lanes are points of an axis along which memory is contiguous: of a read, or of what is
@@ -507,32 +484,15 @@ class _Body:
         are idle. Outside of reductions neighbouring axes are one loop, and what is reduced
         already lies in scratch in the order that suits.
         """
-        if v.free <= self.out_set or self.depth[v] or not self.innermost[v]:
+        if t.depth or not t.innermost or t.free <= self.out_set:
             return 1.0
-        axes = (self.innermost[v] | self.out_innermost) & v.free
+        axes = (t.innermost | self.out_innermost) & t.free
         widest = max((self.extents[a] for a in axes), default=1)
-        return min(1.0, widest / self.machine.lanes(v.dtype.bytes))
-
-    def _folding(self, v: Value, points: float) -> float:
-        """Operations to fold vectors of partial results, where a row is reduced.
-
-        When the reduced axis is the one along which memory is read, each result is first a
-        vector of partial ones; otherwise a vector holds neighbouring results.
-        """
-        lanes = self.machine.lanes(v.dtype.bytes)
-        axis = bound_axis(v)
-        if axis not in self.innermost[v.args[0]] or self.extents[axis] < lanes:
-            return 0.0  # (a few neighbours are summed one by one)
-        return FOLD * lanes * points
-
-    def _is_dot_product(self, v: Value) -> bool:
-        if not hasattr(self, "_products"):
-            self._products = {r.args[0] for r in self.dots if r.op == "red"}
-        return v in self._products
+        return min(1.0, widest / self.machine.lanes(t.bytes))
 
     def _total(self, memory: _Memory) -> KernelCost:
         machine = self.machine
-        out_points = max(1.0, max(self.points(self.out_set), 1.0))
+        out_points = max(1.0, self.known.points(self.out_set))
         lost = machine.threads / min(machine.threads, out_points)
         traffic, seconds = memory.total()
         compute = self.compute * lost
@@ -548,31 +508,32 @@ class _Memory:
 
     def __init__(self, body: _Body):
         self.body = body
+        self.buffers = body.kernel.buffers
         self.first: dict[str, float] = {}  # bytes of each buffer that are touched at all
         self.again = 0.0  # seconds of re-reads
         self.bytes_again = 0.0
         self.stored = 0.0
         self.extra = 0.0
 
-    def load(self, v: Value, contexts: set[Context], row_bytes: float, tiles: float) -> None:
+    def load(self, t: Term, contexts: set[Context], row_bytes: float, tiles: float) -> None:
         """A read: once from memory, then again in other phases and for other tiles."""
         body, machine = self.body, self.body.machine
         if not contexts:
             return  # read when the executable is built
-        buffer = body.kernel.buffers[v.attrs[0]]
-        touched = min(buffer.nbytes, body.points(v.free) * buffer.dtype.bytes)
-        self.first[buffer.name] = min(
-            buffer.nbytes, max(self.first.get(buffer.name, 0.0), touched)
-        )
+        name = t.value.attrs[0]
+        buffer = self.buffers[name]
+        nbytes = buffer.nbytes
+        touched = min(nbytes, t.points * buffer.dtype.bytes)
+        self.first[name] = min(nbytes, max(self.first.get(name, 0.0), touched))
         passes = len(contexts) - 1
-        if (more := body.streams.get(v, 1) - len(contexts)) > 0:
+        if (more := body.streams.get(t, 1) - len(contexts)) > 0:
             self._again(more * touched, machine.bandwidth_for(int(touched)))
         if passes:
             near = row_bytes <= machine.l2 / 2
-            rate = machine.l2_bandwidth if near else machine.bandwidth_for(buffer.nbytes)
+            rate = machine.l2_bandwidth if near else machine.bandwidth_for(nbytes)
             self._again(passes * touched, rate)
         if tiles > 1:
-            self._again((tiles - 1) * touched, machine.bandwidth_for(buffer.nbytes) * 2)
+            self._again((tiles - 1) * touched, machine.bandwidth_for(nbytes) * 2)
 
     def _again(self, amount: float, rate: float) -> None:
         self.bytes_again += amount
@@ -605,20 +566,3 @@ class _Memory:
 
 def _phase(context: Context) -> tuple:
     return (sum(p for _, p in context), sorted(context))
-
-
-def bound_axis(v: Value) -> str | None:
-    """The axis that a reduction binds, None for other values."""
-    if v.op == "red":
-        return v.attrs[1]
-    return v.attrs[0] if v.op == "online" else None
-
-
-def _factors(v: Value) -> tuple[Value, Value] | None:
-    """The two factors whose products a reduction sums, None when it is not such a sum."""
-    if v.op == "online":
-        return v.args[0], v.args[2]
-    if v.op == "red" and v.attrs[0] == "add" and v.args[0].op == "mul":
-        a, b = v.args[0].args
-        return a, b
-    return None

@@ -16,7 +16,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.order import order_classes
@@ -79,12 +79,36 @@ class Body:
         return self._hash
 
 
+class _Way:
+    """A node of the tree of decisions that lead to the bodies of a tensor.
+
+    Attributes:
+        asks: The class that is decided next; negative where a body is complete.
+        follows: What comes next, by the e-node that was decided for.
+        body: The complete one.
+    """
+
+    __slots__ = ("asks", "body", "follows")
+
+    def __init__(self) -> None:
+        self.asks = -1
+        self.follows: dict[int, _Way] = {}
+        self.body: Body | None = None
+
+
 @dataclass(frozen=True)
 class Extraction:
-    """The kernels of one region: a body per stored tensor, in execution order."""
+    """The kernels of one region: a body per stored tensor, in execution order.
+
+    Arguments:
+        bodies: One per stored tensor.
+        place: Whether each T-class is stored.
+        memo: What has been derived from it.
+    """
 
     bodies: tuple[Body, ...]
     place: tuple[bool, ...] = field(compare=False)
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Space:
@@ -134,6 +158,7 @@ class Space:
                     self.producers[cls.id] = tuple(made)
             else:
                 self._read_class(cls.id, cls.nodes, cls.free)
+        self._ways: dict[tuple[int, int], _Way] = {}  # equal bodies are one object
         self._choices: dict[Body, tuple[tuple[int, int], ...]] = {}
         self.through: list[tuple[tuple[int, int], ...]] = [()] * n
         self.rank = self._ranks()
@@ -144,6 +169,15 @@ class Space:
         self.tensors: tuple[int, ...] = tuple(
             c.id for c in part.classes if c.sort == "T" and self.producers[c.id]
         )
+        # Whether a class can be computed and nothing else, and the tensors that it can read.
+        self._plain = [
+            bool(ways) and not (read or through)
+            for ways, read, through in zip(self.options, self.reads, self.through, strict=True)
+        ]
+        self._loads = [
+            {k: e.children[0] for k, e in enumerate(cls.nodes) if e.op == "load"}
+            for cls in part.classes
+        ]
         self.holders: dict[int, int] = dict.fromkeys(self.tensors, 0)
         for c in range(n):
             for t, _ in (*self.reads[c], *self.through[c]):
@@ -296,42 +330,65 @@ class Space:
         made = self.part.classes[tensor].nodes[k]
         if made.op not in ("kernel", "scatter"):
             forced.extend(t for t in made.children if self.inputs[t] is None)
-            return Body(tensor, k, (), tuple(dict.fromkeys(made.children)), 1 << tensor)
+            way = self._ways.setdefault((tensor, k), _Way())
+            if way.body is None:
+                way.body = Body(tensor, k, (), tuple(dict.fromkeys(made.children)), 1 << tensor)
+            return way.body
         roots = list(made.children)
+        if made.op == "scatter":  # its destination is a tensor, and none of its values is it
+            if self.inputs[roots[0]] is None:
+                forced.append(roots[0])
+        start = way = self._ways.setdefault((tensor, k), _Way())
+        plain, choice = self._plain, genome.choice
+        while (c := way.asks) >= 0:  # along decisions that were made before
+            k2 = choice[c] if plain[c] else self._decide(c, tensor, genome, place, forced)
+            follows = way.follows.get(k2)
+            if follows is None:
+                break
+            way = follows
+        else:
+            if way.body is not None:
+                return way.body
         pick: dict[int, int] = {}
         done: set[int] = set()
         picks: list[tuple[int, int]] = []
         reads: dict[int, None] = {}
         mask = 1 << tensor
-        if made.op == "scatter":  # its destination is a tensor, and none of its values is it
-            into = roots.pop(0)
-            reads[into] = None
-            if self.inputs[into] is None:
-                forced.append(into)
+        if made.op == "scatter":
+            reads[roots.pop(0)] = None
+        kids, loads = self.kids, self._loads
         stack = roots[::-1]
         while stack:
-            c = stack[-1]
-            if c in done:
-                stack.pop()
-                continue
-            if c in pick:
+            c = stack.pop()
+            if c < 0:  # all beneath it is done
+                c = ~c
                 done.add(c)
-                stack.pop()
                 picks.append((c, pick[c]))
                 continue
+            if c in pick:
+                if c not in done:
+                    raise Infeasible("cyclic within a kernel")
+                continue
             mask |= 1 << c
-            k2 = self._decide(c, tensor, genome, place, forced)
+            k2 = choice[c] if plain[c] else self._decide(c, tensor, genome, place, forced)
             pick[c] = k2
-            node = self.part.classes[c].nodes[k2]
-            if node.op == "load":
-                reads.setdefault(node.children[0])
-            for child in reversed(self.kids[c][k2]):
-                if child in pick:
-                    if child not in done:
-                        raise Infeasible("cyclic within a kernel")
-                else:
-                    stack.append(child)
-        return Body(tensor, genome.producer[tensor], tuple(picks), tuple(reads), mask)
+            if loads[c]:
+                t = loads[c].get(k2)
+                if t is not None:
+                    reads.setdefault(t)
+            stack.append(~c)
+            below = kids[c][k2]
+            if len(below) > 1:
+                stack.extend(below[::-1])
+            else:
+                stack.extend(below)
+        body = Body(tensor, k, tuple(picks), tuple(reads), mask)
+        way = start
+        for c, k2 in pick.items():  # in the order in which they were decided
+            way.asks = c
+            way = way.follows.setdefault(k2, _Way())
+        way.body = body
+        return body
 
     def _decide(
         self,
@@ -380,11 +437,14 @@ class Space:
 
     def genes(self, extraction: Extraction) -> tuple:
         """What of a genome an extraction used, as plain data: its identity."""
-        stored = tuple(sorted((b.tensor, b.producer) for b in extraction.bodies))
-        picks: dict[int, int] = {}
-        for body in extraction.bodies:
-            picks.update(self._chosen(body))
-        return stored, tuple(sorted(picks.items()))
+        found = extraction.memo.get("genes")
+        if found is None:
+            stored = tuple(sorted([(b.tensor, b.producer) for b in extraction.bodies]))
+            picks: dict[int, int] = {}
+            for body in extraction.bodies:
+                picks.update(self._chosen(body))
+            found = extraction.memo["genes"] = stored, tuple(sorted(picks.items()))
+        return found
 
     def _chosen(self, body: Body) -> tuple[tuple[int, int], ...]:
         """The picks of a body at which there was a choice."""

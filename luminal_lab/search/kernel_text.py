@@ -1,8 +1,7 @@
-"""The canonical form and the text of a kernel: the text is the key under which it is known.
+"""The text of a kernel: in canonical form (see `canonical`), the key under which it is known.
 
-Axes are renamed `a0, a1, …` and buffers `b0, b1, …` in the order of first use, so the same
-computation has the same text wherever it occurs. Sizes that a call decides keep their names,
-and the first line gives their bounds and hints. The text parses back:
+Sizes that a call decides keep their names, and the first line gives their bounds and hints. The
+text parses back:
 
     buffer b0: f32[1024, 64]
     axes a0=1024 a1=64
@@ -17,8 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from luminal_lab.egraph.values import (
@@ -40,54 +38,7 @@ from luminal_lab.search.plain import from_plain, to_plain
 AnyKernel = Kernel | LibraryKernel
 Symbols = Mapping[str, Dim]
 
-
-def canonical(kernel: AnyKernel) -> tuple[AnyKernel, str, dict[str, str]]:
-    """The kernel with canonical names, its text, and what its buffers were called.
-
-    Returns:
-        The renamed kernel; its text; the old name of each new buffer name, reads first.
-    """
-    names: dict[str, str] = {}
-    for name in (*reads_of(kernel), *writes_of(kernel)):
-        names.setdefault(name, f"b{len(names)}")
-    buffers = {new: replace(kernel.buffers[old], name=new) for old, new in names.items()}
-    back = {new: old for old, new in names.items()}
-    if isinstance(kernel, LibraryKernel):
-        renamed: AnyKernel = replace(
-            kernel,
-            reads=tuple(names[n] for n in kernel.reads),
-            writes=tuple(names[n] for n in kernel.writes),
-            buffers=buffers,
-        )
-        return renamed, kernel_text(renamed), back
-    order = list(postorder(kernel.values()))
-    axes: dict[str, str] = {}
-    for axis in _axes_in_order(kernel, order):
-        if axis not in axes:
-            axes[axis] = f"a{len(axes)}"
-    memo: dict[Value, Value] = {}
-    for value in order:
-        memo[value] = _rename(value, tuple(memo[a] for a in value.args), axes, names)
-    outputs = tuple(
-        KernelOutput(
-            names[o.buffer],
-            _renamed(o.index, axes),
-            memo[o.value],
-            o.scatter
-            and ScatterTo(
-                names[o.scatter.into],
-                o.scatter.mode,
-                tuple(axes[a] for a in o.scatter.axes),
-                tuple(memo[v] for v in o.scatter.at),
-            ),
-        )
-        for o in kernel.outputs
-    )
-    extents = {new: kernel.extents[old] for old, new in axes.items()}
-    renamed = Kernel(
-        outputs, buffers, extents, kernel.nodes, kernel.rules, origin=kernel.origin
-    )
-    return renamed, _text(renamed, list(memo.values())), back
+index_text = lru_cache(maxsize=4096)(str)
 
 
 def reads_of(kernel: AnyKernel) -> tuple[str, ...]:
@@ -98,65 +49,6 @@ def reads_of(kernel: AnyKernel) -> tuple[str, ...]:
 def writes_of(kernel: AnyKernel) -> tuple[str, ...]:
     """The buffers that a kernel writes, in order."""
     return kernel.writes() if isinstance(kernel, Kernel) else kernel.writes
-
-
-def _axes_in_order(kernel: Kernel, order: Iterable[Value]) -> Iterator[str]:
-    for out in kernel.outputs:
-        for index in out.index:
-            yield from _axes(index)
-        if out.scatter is not None:
-            yield from out.scatter.axes
-    for value in order:
-        if value.op == "load":
-            for index in value.attrs[1]:
-                yield from _axes(index)
-        elif value.op == "iota":
-            yield from _axes(value.attrs[0])
-        elif value.op == "red":
-            yield value.attrs[1]
-        elif value.op == "online":
-            yield value.attrs[0]
-
-
-def axes_of(index: Index) -> Iterator[str]:
-    """The axes of an index expression in the order of its text."""
-    for atom, _ in index.terms:
-        if not isinstance(atom, str):
-            yield from axes_of(atom.inner)
-        elif not atom.startswith("@"):
-            yield atom
-
-
-@lru_cache(maxsize=4096)
-def _axes(index: Index) -> tuple[str, ...]:
-    return tuple(axes_of(index))
-
-
-def _renamed(indices: Iterable[Index], axes: Mapping[str, str]) -> tuple[Index, ...]:
-    return tuple(_named(i, tuple(axes[a] for a in _axes(i))) for i in indices)
-
-
-@lru_cache(maxsize=16384)  # a search renames the same few indices in thousands of kernels
-def _named(index: Index, names: tuple[str, ...]) -> Index:
-    return index.rename(dict(zip(_axes(index), names)))
-
-
-_index_text = lru_cache(maxsize=4096)(str)
-
-
-def _rename(
-    value: Value, args: tuple[Value, ...], axes: Mapping[str, str], buffers: Mapping[str, str]
-) -> Value:
-    attrs = value.attrs
-    if value.op == "load":
-        attrs = (buffers[attrs[0]], _renamed(attrs[1], axes))
-    elif value.op == "iota":
-        attrs = _renamed(attrs, axes)
-    elif value.op == "red":
-        attrs = (attrs[0], axes[attrs[1]])
-    elif value.op == "online":
-        attrs = (axes[attrs[0]],)
-    return Value(value.op, args, attrs, dtype=value.dtype)
 
 
 # ------------------------------------------------------------------------------- printing
@@ -205,7 +97,7 @@ def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
         names[value] = f"v{len(names)}"
         lines.append(f"{names[value]}: {value.dtype} = {_value_text(value, names)}".rstrip())
     for out in kernel.outputs:
-        at = ", ".join(map(_index_text, out.index))
+        at = ", ".join(map(index_text, out.index))
         line = f"{out.buffer}[{at}] = {names[out.value]}"
         if out.scatter is None:
             lines.append(f"store {line}")
@@ -220,7 +112,7 @@ def _text(kernel: AnyKernel, order: Iterable[Value]) -> str:
 def _value_text(value: Value, names: Mapping[Value, str]) -> str:
     args = " ".join(names[a] for a in value.args)
     if value.op == "load":
-        at = ", ".join(map(_index_text, value.attrs[1]))
+        at = ", ".join(map(index_text, value.attrs[1]))
         return f"load {value.attrs[0]}[{at}] {args}"
     attrs = " ".join(repr(a) if value.op == "const" else str(a) for a in value.attrs)
     return " ".join(part for part in (value.op, attrs, args) if part)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.assemble import RegionKernels
-from luminal_lab.search.extract import Body, Extraction, Genome, Infeasible
+from luminal_lab.search.extract import Extraction, Genome, Infeasible
 from luminal_lab.search.seeds import (
     Weights,
     encoder_choice,
@@ -53,6 +53,7 @@ class RegionSearch:
         self.memory = memory
         self.weights = Weights(self.space)
         self.found: dict[tuple, Individual] = {}
+        self._sizes: dict[int, int] = {}
         self._best: Individual | None = None
         self.rejected: dict[str, int] = {}
         self.considered = 0
@@ -172,13 +173,15 @@ class RegionSearch:
 
     def seconds(self, extraction: Extraction) -> float:
         """Predicted seconds of one call of the region."""
-        constants = self.kernels.constants(extraction)
-        return sum(self.body_seconds(b, constants) for b in extraction.bodies)
+        return sum(self.body_seconds(extraction))
 
-    def body_seconds(self, body: Body, constants: frozenset[int]) -> float:
-        """Predicted seconds of one kernel; next to nothing when it runs at build time."""
-        seconds = self.kernels.seconds(body, constants)
-        return seconds * (BUILD_TIME if body.tensor in constants else 1.0)
+    def body_seconds(self, extraction: Extraction) -> list[float]:
+        """Predicted seconds of each kernel; next to nothing when it runs at build time."""
+        constants = self.kernels.constants(extraction)
+        return [
+            s * (BUILD_TIME if b.tensor in constants else 1.0)
+            for s, b in zip(self.kernels.seconds(extraction), extraction.bodies, strict=True)
+        ]
 
     def _peak(self, extraction: Extraction) -> int:
         last: dict[int, int] = {}
@@ -188,11 +191,20 @@ class RegionSearch:
         live = peak = 0
         sizes: dict[int, int] = {}
         for k, body in enumerate(extraction.bodies):
-            sizes[body.tensor] = hint(self.kernels.buffer(body.tensor, False).nbytes)
-            live += sizes[body.tensor]
-            peak = max(peak, live)
-            live -= sum(sizes.get(r, 0) for r in body.reads if last[r] == k)
+            size = sizes[body.tensor] = self._nbytes(body.tensor)
+            live += size
+            if live > peak:
+                peak = live
+            for r in body.reads:
+                if last[r] == k:
+                    live -= sizes.get(r, 0)
         return peak
+
+    def _nbytes(self, t: int) -> int:
+        found = self._sizes.get(t)
+        if found is None:
+            found = self._sizes[t] = hint(self.kernels.buffer(t, False).nbytes)
+        return found
 
     # ------------------------------------------------------------------------------ moves
 
@@ -276,8 +288,8 @@ class RegionSearch:
 
     def dearest(self, one: Individual) -> Callable[[int], float]:
         """Of a class, the seconds of the dearest kernel of an individual that depends on it."""
-        constants = self.kernels.constants(one.extraction)
-        bodies = [(self.body_seconds(b, constants), b.mask) for b in one.extraction.bodies]
+        each = self.body_seconds(one.extraction)
+        bodies = [(s, b.mask) for s, b in zip(each, one.extraction.bodies, strict=True)]
         bodies.sort(reverse=True)
         return lambda c: next((s for s, mask in bodies if mask >> c & 1), 0.0)
 

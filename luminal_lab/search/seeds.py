@@ -138,14 +138,17 @@ class Weights:
         while heap:
             d, i = pop(heap)
             c, k = owner[i], option[i]
-            if k >= 0 and choice[c] < 0:
+            if choice[c] < 0 <= k:
                 choice[c] = k
             if cost[c] is not None:
                 continue
             cost[c] = d
             for p in parents[c]:
                 left = pending[p] = pending[p] - 1
-                if not left and (option[p] >= 0 or cost[owner[p]] is None):
+                if left:
+                    continue
+                o = owner[p]
+                if choice[o] < 0 and (option[p] >= 0 or cost[o] is None):
                     total = work[p]
                     for x in kids[p]:
                         total += cost[x]  # type: ignore[operator]

@@ -60,7 +60,7 @@ class Strategy(Protocol):
 SIGMAS = (0.2, 0.5, 1.0, 1.5)
 FRESH = 64  # samples that are independent of each other
 WIDTH = 8  # individuals of the first beam
-RARELY = 16  # of the later ones, one in so many
+RARELY = 64  # of the later ones, one in so many: they share few kernels with the others
 
 
 def descent(search: RegionSearch, rng: random.Random) -> Iterator[None]:

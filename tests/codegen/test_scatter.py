@@ -14,7 +14,8 @@ from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, DType
 from luminal_lab.hlir.index import Index
-from luminal_lab.search.kernel_text import canonical, kernel_text, parse_kernel
+from luminal_lab.search.canonical import canonical
+from luminal_lab.search.kernel_text import kernel_text, parse_kernel
 
 from .harness import MACHINE, Compiled, check
 

@@ -8,8 +8,8 @@ import time
 import torch
 
 from luminal_lab.runtime import remote
+from luminal_lab.search.canonical import canonical
 from luminal_lab.search.inputs import Recipe
-from luminal_lab.search.kernel_text import canonical
 from luminal_lab.search.target import Expected, Job, Tolerance
 from tests.runtime.programs import kernel
 

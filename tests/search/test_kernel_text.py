@@ -10,7 +10,8 @@ from luminal_lab.hlir.dtypes import BF16, BOOL, F32, I64
 from luminal_lab.hlir.graph import Ref, TorchName
 from luminal_lab.hlir.index import Index
 from luminal_lab.search import LibraryKernel
-from luminal_lab.search.kernel_text import canonical, kernel_text, parse_kernel
+from luminal_lab.search.canonical import canonical
+from luminal_lab.search.kernel_text import kernel_text, parse_kernel
 from luminal_lab.search.plain import from_plain, to_plain
 
 

@@ -4,14 +4,20 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
 import luminal_lab as ll
+from luminal_lab.egraph.values import Kernel, Value, postorder
 from luminal_lab.errors import SearchError
 from luminal_lab.search import Budget, Database, Measurement, Result, sample, search
+from luminal_lab.search.assemble import RegionKernels
+from luminal_lab.search.canonical import Canonical
+from luminal_lab.search.cost import CostModel
+from luminal_lab.search.cost_terms import Terms
 from luminal_lab.search.strategies import STRATEGIES
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
@@ -324,3 +330,39 @@ def test_what_is_right_under_a_users_rules_is_not_right_elsewhere():
             found = search(egraph, Budget("quick"), target=FakeTarget(), database=database)
         found = {(r.status, r.rule) for r in found.rows}
     assert ("rejected", "scaled") in found
+
+
+def test_a_kernel_that_samples_share_is_built_priced_and_renamed_once(block, monkeypatch):
+    done = Counter()
+
+    def counted(owner, name):
+        work = getattr(owner, name)
+
+        def count(*args, **options):
+            done[name] += 1
+            return work(*args, **options)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(RegionKernels, "_derived")
+    counted(CostModel, "cost")
+    counted(Canonical, "derived")
+    counted(Terms, "_made")
+    counted(Value, "__init__")
+    candidates = sample(block, 300)
+    kernels = sum(len(c.kernels) for c in candidates)
+    assert len(candidates) == 300
+    built = done["_derived"]
+    assert built < kernels / 2  # they share most of them
+    assert built <= done["cost"] <= built + 32  # library kernels are priced too
+    assert done["derived"] <= built
+    # Kernels are made of shared terms: each is looked at once, and once under other names.
+    values = sum(len(list(postorder(k.values()))) for k in derived(candidates))
+    assert done["_made"] < values / 3
+    assert done["__init__"] < 4 * done["_made"]
+
+
+def derived(candidates):
+    """The distinct derived kernels of some candidates."""
+    found = {id(k): k for c in candidates for k in c.kernels if isinstance(k, Kernel)}
+    return list(found.values())

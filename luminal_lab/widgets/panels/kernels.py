@@ -233,7 +233,7 @@ class KernelsPanel(Panel):
         from dataclasses import replace
 
         from luminal_lab.runtime.building import build
-        from luminal_lab.search.kernel_text import canonical
+        from luminal_lab.search.canonical import canonical
 
         trial = self.trials[-1][1]
         kernel, k, found = self.kernel, self.pick.value, self.state.candidate
