@@ -136,15 +136,16 @@ def cluster(workers: int) -> Iterator[Any]:
 
 
 def warm(threads: int) -> str:
-    """Import what a worker needs, and compile the runtime's own C."""
+    """Import what a worker needs, compile the runtime's own C, start the measuring child."""
     import torch  # noqa: F401
 
-    import luminal_lab.codegen
-    import luminal_lab.runtime.remote  # noqa: F401
+    import luminal_lab.codegen  # noqa: F401
     from luminal_lab.runtime.cpu import fingerprint
     from luminal_lab.runtime.native import native
+    from luminal_lab.runtime.remote import start_child
 
     native()
+    start_child(threads)
     return fingerprint(threads)
 
 

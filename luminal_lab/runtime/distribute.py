@@ -29,7 +29,9 @@ from luminal_lab.search.target import Job, Measurement
 if TYPE_CHECKING:
     from luminal_lab.runtime.cpu import CpuTarget
 
-_BATCH = 8  # jobs of a batch at most
+_BATCH = 16  # jobs of a batch at most
+_HANDS = 2  # batches that jobs are dealt to at least
+_MAKING = 0.3  # seconds after which what has been made goes out
 _BATCH_BYTES = 64 << 20  # bytes of a batch at most, unless one job has more
 _AHEAD = 2  # batches in flight per slot: a worker finds the next one waiting
 _TRIES = 2  # times that a job may lose its worker
@@ -86,6 +88,7 @@ class Distributor:
                 fix="pass a concurrent.futures.Executor or a dask Client",
             )
         self.flying: dict[Future[Report], list[_Item]] = {}
+        self.dealt: deque[list[_Item]] = deque()  # on their way out
         self.suspects: deque[_Item] = deque()
         self.done: dict[int, Measurement] = {}
         self.packer = Packer()
@@ -107,15 +110,17 @@ class Distributor:
     def _results(self, jobs: Iterable[Job], deadline: float | None) -> Iterator[Measurement]:
         stream, ended, given = iter(jobs), False, 0
         slots = max(1, self.workers.slots())
-        size = max(1, min(_BATCH, -(-length_hint(jobs, _BATCH * 3 * slots) // (3 * slots))))
+        # Each timing of a batch stops all others that compile, so batches are few and equal.
+        hands = max(_HANDS, slots)
+        share = max(1, min(_BATCH, -(-length_hint(jobs, _BATCH * hands) // hands)))
         alone_since = time.monotonic()
         try:
             while True:
                 while not ended and not self.suspects and len(self.flying) < _AHEAD * slots:
-                    items = self._take(stream, size)
-                    ended = len(items) < size
-                    if items:
-                        self._fly(items)
+                    items, ended = self._take(stream, share * hands, hands)
+                    self.dealt.extend(items[k::hands] for k in range(min(hands, len(items))))
+                    while self.dealt:
+                        self._fly(self.dealt.popleft())
                 if self.suspects and not self.flying:
                     self._fly([self.suspects.popleft()])
                 while given in self.done:
@@ -144,14 +149,20 @@ class Distributor:
 
     # --------------------------------------------------------------------------- going out
 
-    def _take(self, stream: Iterator[Job], size: int) -> list[_Item]:
+    def _take(self, stream: Iterator[Job], count: int, hands: int) -> tuple[list[_Item], bool]:
+        """The next jobs, some for each hand, and whether they were the last ones.
+
+        Neighbours, such as the schedules of one kernel, go to different hands: they take alike.
+        """
         items: list[_Item] = []
+        limit = time.monotonic() + _MAKING
         for job in stream:
             items.append(_Item(self.taken, job))
             self.taken += 1
-            if len(items) == size:
-                break
-        return items
+            late = len(items) % hands == 0 and time.monotonic() > limit
+            if late or len(items) == count:
+                return items, False
+        return items, True
 
     def _fly(self, items: list[_Item]) -> None:
         """Send some jobs, in several batches where they are large."""
@@ -210,7 +221,8 @@ class Distributor:
         self, stream: Iterator[Job], given: int, deadline: float | None
     ) -> Iterator[Measurement]:
         """Measure what is left on this machine, in order."""
-        left = [*self.suspects, *(i for items in self.flying.values() for i in items)]
+        groups = [self.suspects, *self.dealt, *self.flying.values()]
+        left = [item for items in groups for item in items]
         left.sort(key=lambda item: item.index)
         self._cancel()
         results = self.target.measure_here([i.job for i in left], deadline=deadline)

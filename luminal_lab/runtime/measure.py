@@ -87,6 +87,10 @@ class Worker:
             }
         return json.loads(line)
 
+    def start(self) -> None:
+        """Start the child before it is needed: it takes a while to be ready."""
+        self._start()
+
     def close(self) -> None:
         """End the child."""
         if self._finalizer is not None:

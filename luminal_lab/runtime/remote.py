@@ -171,6 +171,7 @@ def measure_batch(batch: Batch) -> Report:
     presence = _Presence()
     if presence.began_before():
         return Report("lost", mine, worker)
+    start_child(batch.machine.threads, batch.timeout)  # it is ready when the first is compiled
     prepared = []
     for t in batch.trials:
         if presence.cancelled():
@@ -215,6 +216,15 @@ def _child(threads: int, timeout: float) -> Worker:
     if not _CHILDREN:
         atexit.register(close_children)
     return _CHILDREN.setdefault((threads, timeout), Worker(timeout, threads))
+
+
+def start_child(threads: int, timeout: float = TIMEOUT) -> None:
+    """Start the measuring child of this process, unless it runs."""
+    if _LOCK.acquire(blocking=False):  # another thread that measures has one already
+        try:
+            _child(threads, timeout).start()
+        finally:
+            _LOCK.release()
 
 
 def close_children() -> None:

@@ -17,6 +17,7 @@ from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.dask_cluster import WorkerWarning
 from luminal_lab.runtime.pool import LocalPool
 from luminal_lab.runtime.remote import Batch, Packed, Packer, measure_batch, trial_bytes
+from luminal_lab.search.target import Measurement
 from tests.runtime.distributed_jobs import POISON, SLOW, job, spoiled_batch
 from tests.runtime.test_pool import gone
 
@@ -105,6 +106,46 @@ def test_the_executors_of_the_standard_library(c_compiler, make):
         assert reasons(CpuTarget(executor=executor), [job(3), job(4)]) == ["", ""]
 
 
+class Counting(Executor):
+    """Two workers that measure nothing, and note what they are given."""
+
+    workers = 2
+
+    def __init__(self, takes_at_most=100):
+        self.batches: list[list[str]] = []
+        self.takes_at_most = takes_at_most
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        if len(self.batches) == self.takes_at_most:
+            raise RuntimeError("it is shut down")
+        (batch,) = args
+        self.batches.append([t.kernel for t in batch.trials])
+        future: Future = Future()
+        results = tuple(Measurement(True, (1.0,)) for _ in batch.trials)
+        future.set_result(remote.Report("measured", batch.fingerprint, "here", results))
+        return future
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(13, [7, 6]), (1, [1]), (70, [16] * 4 + [3, 3])])
+def test_jobs_are_dealt_evenly_in_few_batches(c_compiler, count, sizes):
+    # While a batch is timed nothing is compiled anywhere, so each of them stops the others.
+    executor = Counting()
+    jobs = [job(n) for n in range(100, 100 + count)]
+    assert reasons(CpuTarget(executor=executor), jobs) == [""] * count
+    assert [len(b) for b in executor.batches] == sizes
+    if count > 1:  # neighbours go to different workers
+        first, second = executor.batches[:2]
+        assert "[100, 5]" in first[0]
+        assert "[101, 5]" in second[0]
+
+
+def test_what_was_dealt_and_not_taken_is_measured_here(c_compiler):
+    executor = Counting(takes_at_most=1)
+    with pytest.warns(WorkerWarning, match="takes no more work"):
+        got = reasons(CpuTarget(executor=executor), [job(n) for n in (3, 4, 5, 6)])
+    assert got == ["", "", "", ""]
+
+
 def test_a_worker_that_dies_loses_nothing(c_compiler, pool):
     """Whichever moment it dies in, the results are the same."""
     jobs = [job(n) for n in range(10, 22)]
@@ -162,6 +203,7 @@ def test_a_deadline_is_kept(c_compiler):
 SCRIPT = """
 import sys, threading, time
 from luminal_lab.runtime.cpu import CpuTarget
+from luminal_lab.search.target import Measurement
 from tests.runtime.distributed_jobs import job
 jobs = [job(n) for n in range(100, 300)]
 with CpuTarget() as target:
