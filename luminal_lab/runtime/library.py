@@ -235,10 +235,10 @@ def _attention(form: LibraryForm, reads: Sequence[Tensor], writes: Sequence[Tens
 
     said = form.declaration
     views = [form.view(k, t) for k, t in enumerate((*reads, *writes))]
-    *given, out = (_four(v) for v in views)
+    query, key, value, out = (_four(v) for v in views)
     scale = form.numbers[0] * math.log(2)
     assert said.name == "sdpa"
-    out.copy_(torch.nn.functional.scaled_dot_product_attention(*given, scale=scale))
+    out.copy_(torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale))
 
 
 def _four(x: Tensor) -> Tensor:
