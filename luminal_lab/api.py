@@ -171,7 +171,9 @@ def saturate(
         return run(hlir, progress=tell, **options)
 
 
-def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
+def check_rule(
+    rule: str, tried: int = 80, seed: int = 0, kernels: str | Path | Sequence[str | Path] = ()
+) -> RuleCheck:
     """Test a rule on random instances of its left side, both sides computed in float64.
 
     Arguments:
@@ -179,6 +181,7 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
             the name of a built-in rule.
         tried: How many instances.
         seed: The same seed gives the same instances.
+        kernels: The `.c` files of hand-written kernels that it may call.
 
     Returns:
         The verdict; with the smallest failing instance when the rule is false.
@@ -190,9 +193,11 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
     >>> ll.check_rule("mul-one").ok
     True
     """
+    from luminal_lab.egraph.rulebook import kernels_beside
     from luminal_lab.egraph.soundness import check_rule as run
 
-    return run(rule, tried, seed)
+    files = [kernels] if isinstance(kernels, (str, Path)) else kernels
+    return run(rule, tried, seed, kernels_beside(files))
 
 
 def sample(egraph: EGraph, n: int = 32, seed: int = 0) -> list[Candidate]:

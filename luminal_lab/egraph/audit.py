@@ -5,7 +5,8 @@ the values of its children and compared. A wrong equation shows at the class tha
 whatever extraction would have chosen.
 
 A load below a Select may be out of bounds where the Select discards it, so values carry the
-points at which they are defined; only those are compared.
+points at which they are defined; only those are compared. What is stored is defined or not for
+all members of a class alike.
 """
 
 from __future__ import annotations
@@ -107,10 +108,21 @@ def audit_classes(
         for node in c.nodes:
             if c.id not in auditor.values or node is auditor.chosen[c.id]:
                 continue
-            error = difference(auditor.values[c.id], auditor.node(node, c))
+            value = auditor.node(node, c)
+            error = difference(auditor.values[c.id], value)
+            if c.sort == "T" and _undefined(value, auditor.values[c.id]):
+                error = float("inf")
             if error > tolerance:
                 out.append(Disagreement(c.id, node, auditor.chosen[c.id], error))
     return out
+
+
+def _undefined(a: Defined, b: Defined) -> bool:
+    """Whether two ways to store one tensor differ in which elements they define."""
+    return any(
+        x.valid is not None and bool((~x.valid & (True if y.valid is None else y.valid)).any())
+        for x, y in ((a, b), (b, a))
+    )
 
 
 def difference(a: Defined, b: Defined) -> float:

@@ -154,6 +154,7 @@ class Instance:
         self.marks: dict[str, bool] = {}  # by that variable: whether it varies between calls
         self.near: dict[str, float] = {}  # what a number must be close to
         self.lasts: dict[str, str] = {}  # the index map whose last dim a variable is
+        self.texts: dict[str, List] = {}  # what a variable is, put together from text
         self.marked = False  # whether the rule tells weights from what varies
         self.values, self.tensors, self.indices = terms.values, terms.tensors, terms.indices
         self.free, self.dtypes = terms.free, terms.dtypes
@@ -229,6 +230,8 @@ class Instance:
                 self.types.unite(f"v:{of.text}", _dtype_key(left))
         elif right.head in SIGNATURES and isinstance(left, Atom):
             self._unify(left, right)
+        elif right.head == "+" and isinstance(left, Atom) and '"' in str(right):
+            self.texts[left.text] = right
 
     def _find(self, name: str) -> str:
         while name in self.same:
@@ -411,7 +414,8 @@ class Instance:
                 attrs = (small or int(self.divides),)
             return self._value(Term(head, (), (*attrs, dtype)), frozenset(), dtype)
         if head == "Iota":
-            text = self._ground(args[0], "Ix")
+            affine = isinstance(args[0], List) and args[0].head == "Affine"
+            text = self._affine(args[0].items[1]) if affine else self._ground(args[0], "Ix")
             dtype = self._dtype(_dtype_key(args[1]))
             return self._value(Term("Iota", (), (text, dtype)), self._axes(text), dtype)
         if head == "Red":
@@ -446,6 +450,16 @@ class Instance:
 
     def _axes(self, text: str) -> frozenset[str]:
         return frozenset().union(*(i.axes for i in self.indices[text]))
+
+    def _affine(self, said: Expr) -> str:
+        """The text of an index expression: an axis, or what a premise puts together."""
+        name = said.text if isinstance(said, Atom) else ""
+        if name in self.texts and name not in self.bound:
+            parts = [self._ground(a, "axis") for a in self.texts[name].items[1:]]
+            self.bound[name] = "".join(map(str, parts))
+        text = str(self._ground(said, "axis"))
+        self.indices[text] = (Index.parse(text),)
+        return text
 
     def _index(self, axes: Sequence[str]) -> str:
         index = tuple(Index.axis(a) for a in axes)

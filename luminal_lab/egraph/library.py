@@ -115,6 +115,10 @@ class LibraryForm:
     numbers: tuple[float, ...] = ()
     source: str = ""
 
+    def __str__(self) -> str:
+        sizes = [f"{role}={n}" for role, n in self.sizes().items()]
+        return " ".join((self.name, *sizes, *map(repr, self.numbers)))
+
     @property
     def declaration(self) -> Declaration:
         """The declaration of its kernel."""

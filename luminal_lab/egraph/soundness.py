@@ -112,7 +112,12 @@ class RuleCheck:
         return {"text/plain": repr(self), "text/html": str(view.check_html(self))}
 
 
-def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
+def check_rule(
+    rule: str,
+    tried: int = 80,
+    seed: int = 0,
+    kernels: Mapping[str, Declaration] | None = None,
+) -> RuleCheck:
     """Test a rule on random well-typed instances of its left side.
 
     Arguments:
@@ -120,6 +125,7 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
             declares), or the name of a built-in rule.
         tried: How many instances.
         seed: Same seed, same instances.
+        kernels: Hand-written kernels that it may call, by name.
 
     Returns:
         The verdict; with the smallest failing instance when it is false.
@@ -150,7 +156,7 @@ def check_rule(rule: str, tried: int = 80, seed: int = 0) -> RuleCheck:
                 f"expected the text of one rule, found {len(mine)}",
                 fix="luminal_lab.egraph.check_rules tests several",
             )
-        found = check_form(mine[0], "rule", builtin + given, tried, seed)
+        found = check_form(mine[0], "rule", builtin + given, tried, seed, kernels)
         if found.problem and not found.fired:  # egglog itself knows the place, if it is one
             import_module("luminal_lab.egraph.ruleset").check_types(given[0])
     except RuleError as error:

@@ -168,3 +168,39 @@ def test_a_rule_that_calls_the_wrong_kernel_is_false():
                          (vec-empty)))) :name "wrong-softmax")""")
     assert check.failure is not None
     assert "softmax_rows" in str(check.failure)
+
+
+def test_a_rule_may_put_index_expressions_together(tmp_path: Path):
+    kernel = tmp_path / "running.c"
+    kernel.write_text("""// kernel: running
+// law: y[m, n] = x[m, 0] + ... + x[m, n]
+// roles: m n
+// read x: f32 m n
+// write y: f32 m n
+// parallel: m
+// cost: vector 4*m*n
+// reference: torch.cumsum(x, -1)
+static void running(const float *x, float *y, long lo, long hi) {
+  for (long m = lo; m < hi; ++m)
+    for (long n = 0; n < N; ++n)
+      y[m * Y_M + n * Y_N] = x[m * X_M + n * X_N] + (n ? y[m * Y_M + (n - 1) * Y_N] : 0.0f);
+}
+""")
+    rule = """
+;; law: a sum over all places up to one's own is a running sum
+;; class: reassociates
+(rule ((= r (Red "add" j (Select (LessThan (Iota (Affine j) "i64") (Iota (Affine s) "i64"))
+                                 (Load X ix) (Const 0.0 "f32"))))
+       (= t (Kernel r io)) (= p (lead ix)) (= p (lead io)) (= j (last ix)) (= i (last io))
+       (= s (+ i "+1")) (= n (extent i)) (= all (extent j)) (<= n all) (= rows (axes p))
+       (set-not-contains rows i) (set-not-contains rows j))
+      ((union t (Lib "running" (vec-of X) (vec-of io) io (vec-of rows (set-of i)) (vec-empty))))
+      :name "call-running")"""
+    found = ll.check_rule(rule, kernels=kernel)
+    assert found.ok, found
+    assert found.fired
+    assert "running m=" in str(ll.check_rule(rule.replace('"+1"', '"+2"'), kernels=kernel))
+    x = torch.randn(8, 15)
+    hlir = ll.capture(lambda x: torch.cumsum(x, -1), (x,))
+    candidate = called(ll.saturate(hlir, rules=[rule, kernel]), "running")
+    torch.testing.assert_close(ll.build(candidate)(x), torch.cumsum(x, -1))
