@@ -104,7 +104,7 @@ static void running_sum(const float *restrict x, float *restrict y, long lo, lon
   }
 }
 """
-kernel.write_text(SOURCE)
+_ = kernel.write_text(SOURCE)
 # %% [markdown]
 # ## 3. A rule that calls it
 #
