@@ -80,9 +80,18 @@ def joined(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def links(text: str) -> str:
-    """Links as they are seen from the page: to other pages, not to files of the checkout."""
-    text = re.sub(r"\]\((\d\d_\w+)\.ipynb\)", r"](\1.md)", text)
-    return text.replace("](../docs/", "](../")
+    """Links as they are seen from the page: to other pages; other files lose theirs."""
+
+    def seen(link: re.Match[str]) -> str:
+        label, target = link[1], link[2]
+        path, mark, part = target.partition("#")
+        if path.startswith("../docs/"):
+            return f"[{label}](../{target.removeprefix('../docs/')})"
+        if path.endswith(".ipynb") and (NOTEBOOKS / path).is_file():
+            return f"[{label}]({path.removesuffix('.ipynb')}.md{mark}{part})"
+        return label if path.startswith("../") or path.endswith(".ipynb") else link[0]
+
+    return re.sub(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)", seen, text)
 
 
 def page(path: Path) -> str:
