@@ -1,4 +1,4 @@
-"""The gallery: every notebook is a page with its saved outputs, and its links lead somewhere."""
+"""The gallery: every notebook is a page with its saved outputs; its links lead somewhere."""
 
 from __future__ import annotations
 
