@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from luminal_lab.egraph import EGraph
     from luminal_lab.search import Result
 
-OPTIONAL: tuple[str, ...] = ()  # opt-in themes of laws that take part
+OPTIONAL = ("stacking",)  # opt-in themes of laws that take part
+ITERATIONS = 7  # of a saturation: later ones only reorder what there is
 PLAIN = ("fusion", "gemm", "layout")  # themes that say where a value is, not how it is computed
 ROWS = ("fusion", "gemm")  # of these, those that leave all tensors row-major
 
@@ -78,7 +79,7 @@ def laws(themes: tuple[str, ...] | None) -> dict[str, Any]:
 
     if themes is not None:
         return {"limits": ll.Limits(themes=themes)}
-    return {"rules": list(OPTIONAL)} if OPTIONAL else {}
+    return {"rules": list(OPTIONAL), "limits": ll.Limits(iterations=ITERATIONS)}
 
 
 def warm() -> None:

@@ -163,6 +163,8 @@ class Instance:
         self.matrices = ["ik", "jk", "j"] if rng.random() < 0.6 else []
         self.summed = ["k", "j"]  # the axes that such products sum over
         self.parts = False  # whether the rule looks at the dims of index maps
+        # Whether relations that are asked for twice have one reason (drawn without a draw).
+        self.alike, self.reasons = rng.getstate()[1][0] % 2 == 0, dict[str, Form]()
         terms.divides = self.divides = "(Mod " in " ".join(map(str, facts))
         self._expand(facts)
         for fact in list(self.equations.items()):
@@ -179,7 +181,8 @@ class Instance:
             self._mark(fact)
             if "(lead " in str(fact) and not self.parts:
                 self.parts = True
-                self.matrices = ["ik", "jk", self.rng.choice(("j", "jk"))]
+                more = "ik" if self.alike else self.rng.choice(("j", "jk"))
+                self.matrices = ["ik", "jk", more, more]
             if fact.head == "=":
                 self._equation(fact)
             elif fact.head == "<" and (found := _NEAR.match(str(fact))):
@@ -189,6 +192,10 @@ class Instance:
             elif self.lemmas.get(fact.head):
                 choices = self.lemmas[fact.head]
                 lemma = choices[0] if depth > 2 else self.rng.choice(choices)
+                if (
+                    self.alike and not depth
+                ):  # a relation that is asked for twice has one reason
+                    lemma = self.reasons.setdefault(fact.head, lemma)
                 self._expand(self._apply(lemma, fact), depth + 1)
 
     def _family(self, fact: List) -> None:
@@ -228,6 +235,8 @@ class Instance:
             of = right.items[1]
             if isinstance(of, Atom):
                 self.types.unite(f"v:{of.text}", _dtype_key(left))
+        elif right.head == "Input":
+            pass  # every tensor that is filled in is one
         elif right.head in SIGNATURES and isinstance(left, Atom):
             self._unify(left, right)
         elif right.head == "+" and isinstance(left, Atom) and '"' in str(right):
