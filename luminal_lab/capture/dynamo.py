@@ -287,7 +287,7 @@ def lower_graph(
     values: dict[Any, Any] = {}
     names: dict[Any, str] = {}
     for k, hole in enumerate(placeholders(gm)):
-        value = hole.meta.get("val")
+        value: Any = hole.meta.get("val")
         if not _is_tensor(hole):
             given = None if isinstance(value, torch.Tensor) else value
             values[hole] = dim(given) if isinstance(given, torch.SymInt) else given

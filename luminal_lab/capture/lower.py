@@ -152,18 +152,17 @@ class Lowerer:
 
         The check of a linear algebra result is made by the call that it checks, see `_custom`.
         """
-        _, target, *rest = args
+        target, rest = args[1], args[2:]
         name = target._schema.name
         value = node.meta.get("val")
         results = tuple(value[1:]) if isinstance(value, (tuple, list)) else ()
-        info: Any = node.args[2] if len(node.args) > 2 else None
-        if name == "aten::_linalg_check_errors" and _is_checked(info.args[0]):
+        info = node.args[2] if len(node.args) > 2 else None  # a getitem of the call
+        checked = getattr(info, "args", (None,))[0]
+        if name == "aten::_linalg_check_errors" and _is_checked(checked):
             return (None, None)
         if any(isinstance(r, torch.Tensor) for r in results):
             single = len(target._schema.returns) == 1
-            made = self._operator(
-                node, target, tuple(rest), kwargs, results[0] if single else results
-            )
+            made = self._operator(node, target, rest, kwargs, results[0] if single else results)
             return (None, made) if single else (None, *made)
         raise CaptureError(
             f"{target} is called for its effect, not for a result",
@@ -231,10 +230,11 @@ class Lowerer:
             name, template, operands, described, single=single, reason=reason
         )
         each = iter(made)
-        out = []
+        out: list[Any] = []
         for r in results:
             tensor = None if r is None else next(each)
-            out.append(Complex(tensor) if tensor is not None and r.is_complex() else tensor)
+            parts = r is not None and r.is_complex()
+            out.append(Complex(tensor) if parts and tensor is not None else tensor)
         return out[0] if single else tuple(out)
 
     def _dtype(self, value: Any, target: Any) -> DType:
@@ -309,7 +309,7 @@ def _is_complex(value: Any) -> bool:
     )
 
 
-def _is_checked(node: FxNode) -> bool:
+def _is_checked(node: Any) -> bool:
     """Whether a linear algebra call's `info` must be 0, and the call can see to that itself."""
     schema = getattr(getattr(node, "target", None), "_schema", None)
     if schema is None or all(a.name != "check_errors" for a in schema.arguments):
