@@ -155,9 +155,9 @@ class Lowerer:
         target, rest = args[1], args[2:]
         name = target._schema.name
         value = node.meta.get("val")
-        results = tuple(value[1:]) if isinstance(value, (tuple, list)) else ()
+        results: tuple[Any, ...] = tuple(value[1:]) if isinstance(value, (tuple, list)) else ()
         info = node.args[2] if len(node.args) > 2 else None  # a getitem of the call
-        checked = getattr(info, "args", (None,))[0]
+        checked = info.all_input_nodes[0] if isinstance(info, FxNode) else None
         if name == "aten::_linalg_check_errors" and _is_checked(checked):
             return (None, None)
         if any(isinstance(r, torch.Tensor) for r in results):

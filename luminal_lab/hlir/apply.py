@@ -144,6 +144,9 @@ def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
             f"there is no operator {target!r}", where=node.source.line or None
         ) from None
     args, kwargs = node.attrs["template"]
+    # HLIR has no strides, and some of ATen's inner operators take for granted what the outer
+    # ones, which were traced away, see to: that their operands are contiguous.
+    operands = [x.contiguous() for x in operands]
     try:
         out = found(*fill_template(args, operands), **fill_template(kwargs, operands))
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:

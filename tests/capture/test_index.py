@@ -112,3 +112,15 @@ def test_bags_of_other_sizes_go_to_aten():
 
     hlir = capture(bag, (table, ids, torch.tensor([0, 4, 5])))
     assert len(hlir.fallbacks())
+
+
+def test_a_fallback_gets_contiguous_operands() -> None:
+    weight, pairs = torch.randn(10, 5), torch.randint(0, 10, (6, 2))
+    agrees(
+        lambda w, pairs, offsets: F.embedding_bag(pairs[:, 0], w, offsets, mode="sum"),
+        weight, pairs, torch.tensor([0, 4]), fallbacks=1,
+    )  # fmt: skip
+    agrees(
+        lambda w, i, offsets: F.embedding_bag(i, w, offsets, mode="sum"),
+        weight, pairs[:, 1], torch.tensor([0, 4]), fallbacks=1,
+    )  # fmt: skip
