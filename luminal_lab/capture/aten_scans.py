@@ -1,16 +1,13 @@
-"""Lowerings of products, running products and extremes, and distances."""
+"""Lowerings of products, running products, and distances."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, int_range, lowers, whole
+from luminal_lab.capture.table import Call, NoLowering, lowers, whole
 from luminal_lab.hlir import functional as F
-from luminal_lab.hlir.dtypes import BOOL, I64
-from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.tensor import Tensor
-from luminal_lab.hlir.view import Scalar, out_axis
 
 
 # ---------------------------------------------------------------------- products
@@ -42,34 +39,6 @@ def _cumprod(call: Call, x: Tensor, along: int, *, dtype: Any = None) -> Tensor:
     n = whole(x.shape[x.dim(along)], "the number of factors")
     (out,) = F.running((x,), along, n, lambda a, b: (a[0] * b[0],), (1,))
     return out
-
-
-# ---------------------------------------------------------------------- running extremes
-@lowers("cummax.default", "cummin.default")
-def _running_extreme(call: Call, x: Tensor, along: int) -> tuple[Tensor, Tensor]:
-    """The last of several equal extremes counts, and NaN wins."""
-    if x.dtype == BOOL:
-        raise NoLowering("a running extreme of bools")
-    largest = call.target.startswith("cummax")
-    if not x.rank:
-        return x, x.graph.constant(0, I64)
-    dim = x.dim(along)
-    n = whole(x.shape[dim], "the extent of a running extreme")
-    place = x.graph.iota(Index.axis(out_axis(dim)) if n != 1 else Index(), x.shape, I64)
-    if x.dtype.is_float:
-        fill: Scalar = -math.inf if largest else math.inf
-    else:
-        fill = int_range(x.dtype)[0 if largest else 1]
-
-    def join(earlier: tuple[Tensor, ...], later: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        a, b = earlier[0], later[0]
-        keep = a > b if largest else a < b
-        if x.dtype.is_float:
-            keep = (keep + F.isnan(a)) * F.not_(F.isnan(b))
-        return keep.where(a, b), keep.where(earlier[1], later[1])
-
-    value, index = F.running((x, place), dim, n, join, (fill, 0))
-    return value, index
 
 
 # ---------------------------------------------------------------------- distances

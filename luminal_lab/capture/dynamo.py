@@ -20,6 +20,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._python_dispatch import _disable_current_modes
 
 from luminal_lab.capture.export import WHOLE, adjusted, stride_of
 from luminal_lab.capture.lower import Complex, Lowerer, placeholders
@@ -200,7 +201,12 @@ class _Compiled:
         named = {k: dim(h.meta["val"]) for k, h in enumerate(placeholders(gm)) if _is_size(h)}
         symbols = {k: n.name for k, n in named.items() if isinstance(n, Size) and n.name}
         _check_sizes(hlir, constants, symbols.values())
-        run: Callable[..., Any] = options.compile(hlir) if hlir.outputs else lambda *args: ()
+        run: Callable[..., Any] = lambda *args: ()  # noqa: E731
+        if hlir.outputs:
+            with (
+                _disable_current_modes()
+            ):  # AOTAutograd's fake tensors are none of the pipeline's
+                run = options.compile(hlir)
         count = len(hlir.outputs) + len(constants)
         holes, results = placeholders(gm), results_of(gm)
         return _Compiled(

@@ -487,7 +487,7 @@ class _Body:
         if t.depth or not t.innermost or t.free <= self.out_set:
             return 1.0
         axes = (t.innermost | self.out_innermost) & t.free
-        widest = max((self.extents[a] for a in axes), default=1)
+        widest = max((self.extents[a] for a in axes), default=1) or 1  # an empty axis: one lane
         return min(1.0, widest / self.machine.lanes(t.bytes))
 
     def _total(self, memory: _Memory) -> KernelCost:

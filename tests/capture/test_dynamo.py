@@ -267,3 +267,21 @@ def test_an_unknown_option_is_refused() -> None:
 def test_zero_sized_and_scalar_inputs() -> None:
     fn = compiled(lambda x, s: (x * s).sum(0) + s)
     close(fn(torch.ones(0, 3), torch.tensor(2.0)), torch.full((3,), 2.0))
+
+
+def test_a_tensor_literal_of_the_function() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x, torch.tensor(1.5)) * torch.tensor([1.0, 2.0, 3.0])
+
+    x = torch.randn(4, 3)
+    made = torch.compile(fn, backend="luminal_lab", options={"effort": "none"}, fullgraph=True)
+    torch.testing.assert_close(made(x), fn(x))
+
+
+def test_sums_of_nothing() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.vecdot(x, y)
+
+    x, y = torch.ones(0), torch.ones(0)
+    made = torch.compile(fn, backend="luminal_lab", options={"effort": "none"}, fullgraph=True)
+    torch.testing.assert_close(made(x, y), fn(x, y))

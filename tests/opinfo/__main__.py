@@ -6,7 +6,8 @@
 Levels: `lower` interprets the graph that AOTAutograd gives the backend, `capture` interprets
 `ll.capture`, `compiled` runs `torch.compile(backend="luminal_lab")` without search. Each case
 runs in a child that may crash or hang. Results are appended to FILE as JSON lines; cases that
-FILE has are not run again, except those of `--again OUTCOME,...`.
+FILE has are not run again, except those of `--again OUTCOME,...`. `table.tsv` is the committed
+table of what was run; the suite holds a part of the operators to it.
 """
 
 from __future__ import annotations
