@@ -38,14 +38,14 @@ def summary(rows: Iterable[Row]) -> str:
         samples = sum(row["samples"] for row in group)
         lines.append(
             f"{level} {dtype}: {len(group)} operators, {samples} samples: {said};"
-            f" {native} native"
+            + ("" if level == "compiled" else f" {native} native")
         )
     return "\n".join(lines)
 
 
 def is_native(row: Row) -> bool:
-    """Right in all samples, without a call of ATen."""
-    return row["outcome"] == "right" and not row["fallbacks"]
+    """Right in all samples, without a call of ATen; `compiled` does not tell."""
+    return row["level"] != "compiled" and row["outcome"] == "right" and not row["fallbacks"]
 
 
 def read_table(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
@@ -62,7 +62,7 @@ def table(rows: list[Row]) -> str:
     lines.append("op\tvariant\tdtype\tlevel\tsamples\toutcome\tnative")
     for row in sorted(rows, key=lambda r: (r["level"], r["dtype"], r["op"], r["variant"])):
         said = "native" if not row["fallbacks"] else ", ".join(sorted(row["fallbacks"]))
-        if row["outcome"] != "right" and not row["fallbacks"]:
+        if not is_native(row) and not row["fallbacks"]:
             said = ""
         fields = [row[k] for k in ("op", "variant", "dtype", "level", "samples", "outcome")]
         lines.append("\t".join(str(f) for f in (*fields, said)))
