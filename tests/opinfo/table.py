@@ -37,8 +37,8 @@ def summary(rows: Iterable[Row]) -> str:
         said = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
         samples = sum(row["samples"] for row in group)
         lines.append(
-            f"{level} {dtype}: {len(group)} operators, {samples} samples: {said};"
-            + ("" if level == "compiled" else f" {native} native")
+            f"{level} {dtype}: {len(group)} operators, {samples} samples: {said}"
+            + ("" if level == "compiled" else f"; {native} native")
         )
     return "\n".join(lines)
 
