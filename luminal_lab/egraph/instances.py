@@ -423,8 +423,11 @@ class Instance:
                 attrs = (small or int(self.divides),)
             return self._value(Term(head, (), (*attrs, dtype)), frozenset(), dtype)
         if head == "Iota":
-            affine = isinstance(args[0], List) and args[0].head == "Affine"
-            text = self._affine(args[0].items[1]) if affine else self._ground(args[0], "Ix")
+            index = args[0]
+            if isinstance(index, List) and index.head == "Affine":
+                text = self._affine(index.items[1])
+            else:
+                text = self._ground(index, "Ix")
             dtype = self._dtype(_dtype_key(args[1]))
             return self._value(Term("Iota", (), (text, dtype)), self._axes(text), dtype)
         if head == "Red":
