@@ -19,9 +19,10 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from luminal_lab.runtime.measure import package_parent
-from luminal_lab.runtime.servant import receive, send
+from luminal_lab.runtime.servant import BEGUN, receive, send
 
 _GRACE = 1.0  # seconds between asking a child to leave and killing it
+_STARTS = 3  # processes that may die in a row before they have begun a task
 
 
 class WorkerLost(Exception):
@@ -88,10 +89,8 @@ class LocalPool(Executor):
             return
         child = None
         try:
-            child = self._child(number)
-            assert child.stdin is not None
+            child = self._begun(number, (fn, args))
             assert child.stdout is not None
-            send(child.stdin, (fn, args))
             good, outcome = receive(child.stdout)
         except (EOFError, OSError) as error:
             if child is not None:  # the next task must not meet a process that is dying
@@ -105,6 +104,23 @@ class LocalPool(Executor):
         finally:
             with self._lock:
                 self._waiting += 1
+
+    def _begun(self, number: int, task: Any) -> subprocess.Popen[bytes]:
+        """A child that has taken a task; one that was dying before says nothing about it."""
+        for start in range(1, _STARTS + 1):
+            child = self._child(number)
+            assert child.stdin is not None
+            assert child.stdout is not None
+            try:
+                send(child.stdin, task)
+                if receive(child.stdout) == BEGUN:
+                    break
+            except (EOFError, OSError):
+                child.kill()
+                _end(child)
+                if start == _STARTS:
+                    raise
+        return child
 
     def _child(self, number: int) -> subprocess.Popen[bytes]:
         with self._lock:

@@ -1,8 +1,9 @@
 """A child of `LocalPool`: runs functions that it is sent, one after the other.
 
-A message is its length (8 bytes) and a pickle: `(function, arguments)` one way,
-`(True, result)` or `(False, exception)` the other. Both ends are the same program of the same
-user, connected by pipes. PyTorch is imported only by functions that need it.
+A message is its length (8 bytes) and a pickle: `(function, arguments)` one way; `BEGUN` when
+that has arrived, and later `(True, result)` or `(False, exception)`, the other. Both ends are
+the same program of the same user, connected by pipes. PyTorch is imported only by functions
+that need it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import signal
 import sys
 from collections.abc import Callable
 from typing import IO, Any
+
+BEGUN = "begun"
 
 
 def send(stream: IO[bytes], message: Any) -> None:
@@ -29,12 +32,16 @@ def receive(stream: IO[bytes]) -> Any:
     Raises:
         EOFError: when the other end has closed its side.
     """
+    return pickle.loads(_read(stream))
+
+
+def _read(stream: IO[bytes]) -> bytes:
     head = stream.read(8)
     size = int.from_bytes(head, "little")
     data = stream.read(size) if len(head) == 8 else b""
     if len(head) < 8 or len(data) < size:
         raise EOFError("the other end is gone")
-    return pickle.loads(data)
+    return data
 
 
 def main() -> None:
@@ -48,9 +55,11 @@ def main() -> None:
     os.dup2(2, 1)
     while True:
         try:
-            function, arguments = receive(sys.stdin.buffer)
+            task = _read(sys.stdin.buffer)
         except EOFError:
             return
+        send(answers, BEGUN)  # from here on a death may be the task's doing
+        function, arguments = pickle.loads(task)
         send(answers, _outcome(function, arguments))
 
 

@@ -342,6 +342,11 @@ class RegionKernels:
             kernel_cost(kernel, self.machine).seconds,
         )
 
+    def step(self, body: Body, constants: frozenset[int]) -> Step:
+        """The step of one body: its kernel under canonical names, and what it costs."""
+        made = self._of(body, constants)
+        return made.step or self._step(made, body, constants)
+
     def _step(self, made: _Made, body: Body, constants: frozenset[int]) -> Step:
         kernel: AnyKernel
         if isinstance(made.kernel, Kernel):

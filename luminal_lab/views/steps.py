@@ -118,7 +118,7 @@ def _find(
 def _steps(kernels, extraction: Extraction) -> Iterator[tuple[Body, str]]:
     constants = kernels.constants(extraction)
     for body in extraction.bodies:
-        yield body, kernels._step(body, constants).text
+        yield body, kernels.step(body, constants).text
 
 
 def _genome(space: Space, stored: tuple, picks: tuple) -> Genome:

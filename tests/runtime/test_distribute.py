@@ -237,3 +237,10 @@ def test_ctrl_c_ends_the_pool_within_two_seconds(c_compiler, fresh_cache):
     assert child.returncode == 0
     assert not list(fresh_cache.parent.glob("luminal-*"))
     assert not list(fresh_cache.parent.glob("cc*"))
+
+
+def test_a_process_that_was_dying_before_costs_its_next_task_nothing():
+    with LocalPool(1) as pool:
+        for n in range(5):
+            assert pool.submit(divmod, n, 2).result() == divmod(n, 2)
+            os.kill(pool.pids[0], signal.SIGKILL)  # the next task may meet it half dead
