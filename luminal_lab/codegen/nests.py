@@ -169,9 +169,6 @@ def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
     inner = [a for a in space if a in reduced and a not in vectors]
     inner.sort(key=lambda a: (-_reach(a, g), a))
     order = [Entry(a, 1, "inner") for a in rows]
-    if rows and vectors and not reduced and not ordered and low.schedule.rows > 1:
-        together = min(low.schedule.rows, scope.step(rows[-1], low.hints))
-        order[-1] = Entry(rows[-1], together, "inner")
     lanes = low.lanes
     unroll = low.schedule.unroll
     if any(analysis.is_heavy(s) for s in g.stmts):

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from luminal_lab.codegen import analysis
 from luminal_lab.codegen.body import Body, Stmt, statements
 from luminal_lab.codegen.dots import Product, products
-from luminal_lab.codegen.rows import TOGETHER, fitting, rows_together, shared_row_axis
 from luminal_lab.codegen.splits import split_reductions
 from luminal_lab.codegen.streaming import undecided, worth_streaming
 from luminal_lab.codegen.windows import windows
@@ -40,7 +39,6 @@ class Schedule:
         column_block: Points of a vector axis whose accumulators stay in the first-level cache
             while another axis is reduced; and how many steps of that axis are unrolled inside.
         keep: Where an expensive value lives that a later phase needs again.
-        rows: Rows per step of a row loop that reduces nothing (`simd`; see `rows.py`).
         stream: Send results past the caches (`simd`; see `streaming.py`).
     """
 
@@ -51,7 +49,6 @@ class Schedule:
     unroll: int = 4
     column_block: tuple[int, int] = (1024, 4)
     keep: Keep = "output"
-    rows: int = 1
     stream: bool = False
 
     def to_data(self) -> dict[str, Any]:
@@ -114,8 +111,8 @@ def check(schedule: Schedule, body: Body, machine: Machine) -> None:
         refuse(f"unroll {schedule.unroll}, column_block {schedule.column_block}")
     if schedule.keep not in ("output", "scratch", "recompute"):
         refuse(f"keep={schedule.keep!r}")
-    if not isinstance(schedule.stream, bool) or not 1 <= schedule.rows <= 8:
-        refuse(f"rows={schedule.rows!r}, stream={schedule.stream!r}")
+    if not isinstance(schedule.stream, bool):
+        refuse(f"stream={schedule.stream!r}")
 
 
 class _Key:
@@ -166,9 +163,7 @@ def _simd(body: Body, machine: Machine) -> Schedule:
     heavy = any(analysis.is_heavy(s) for s in body.stmts)
     # products are bound by arithmetic, and a value kept in its output is read there again
     far = not dots and not analysis.has_shared_phases(body) and worth_streaming(body, machine)
-    rows = 1 if dots else rows_together(body, machine)
-    grid = fitting(grid, body, rows) if rows > 1 else grid
-    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4, rows=rows, stream=far)
+    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4, stream=far)
 
 
 def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
@@ -371,9 +366,6 @@ def neighbours(
         if analysis.has_columns(body):
             for block in ((512, 4), (2048, 4), (1024, 8), (1024, 1)):
                 out.append(replace(schedule, column_block=block))
-        if shared_row_axis(body):
-            rows = 1 if schedule.rows > 1 else TOGETHER
-            out.append(replace(schedule, rows=rows, grid=fitting(schedule.grid, body, rows)))
     if undecided(body, machine):
         out.append(replace(schedule, stream=not schedule.stream))
     return list(dict.fromkeys(out))

@@ -161,7 +161,10 @@ def _at_hints(kernel: Kernel | LibraryKernel) -> Any:
 
 def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     traffic = float(sum(b.nbytes for b in kernel.buffers.values()))
-    memory = traffic / machine.bandwidth_for(int(traffic))
+    rate = machine.bandwidth_for(int(traffic))
+    written = sum(kernel.buffers[n].nbytes for n in kernel.writes)
+    again = written if rate == machine.bandwidth else 0  # what an ordinary store reads first
+    memory = (traffic + again) / rate
     if kernel.routine == "library":
         return _declared_cost(kernel, machine, traffic, memory)
     flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
