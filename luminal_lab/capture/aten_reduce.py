@@ -141,10 +141,27 @@ def _extreme(call: Call, x: Tensor) -> Tensor:
     return (F.amax if call.target.startswith("max") else F.amin)(x, _over(x, None))
 
 
+def _placed(x: Tensor) -> None:
+    """Refuse to look for the place of an extreme among floats that are computed.
+
+    The place is where a value equals the extreme. A kernel that computes the values again may
+    round otherwise than the one that found the extreme, and then none is equal.
+
+    Raises:
+        NoLowering: unless the values are stored: an input's, or an operator's that ATen runs.
+    """
+    node = x.graph.nodes[x.operand.node]
+    while node.op == "Cast" and node.dtype.is_float:
+        node = x.graph.nodes[node.operands[0].node]
+    if x.dtype.is_float and node.op not in ("Input", "Custom", "Constant"):
+        raise NoLowering("the place of an extreme among values that kernels may round anew")
+
+
 @lowers("max.dim", "min.dim")
 def _extreme_along(
     call: Call, x: Tensor, along: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
+    _placed(x)
     if call.target.startswith("max"):
         return F.amax(x, _over(x, along), keepdim), F.argmax(x, along, keepdim)
     return F.amin(x, _over(x, along), keepdim), F.argmin(x, along, keepdim)
@@ -152,6 +169,7 @@ def _extreme_along(
 
 @lowers("argmax.default", "argmin.default")
 def _argument(call: Call, x: Tensor, along: int | None = None, keepdim: bool = False) -> Tensor:
+    _placed(x)
     find = F.argmax if call.target.startswith("argmax") else F.argmin
     if along is None:
         return find(x.reshape((F.count(x, range(x.rank)),)), 0).reshape(call.shape)

@@ -107,20 +107,20 @@ class LocalPool(Executor):
 
     def _begun(self, number: int, task: Any) -> subprocess.Popen[bytes]:
         """A child that has taken a task; one that was dying before says nothing about it."""
-        for start in range(1, _STARTS + 1):
-            child = self._child(number)
+        start = 0
+        while True:
+            child, start = self._child(number), start + 1
             assert child.stdin is not None
             assert child.stdout is not None
             try:
                 send(child.stdin, task)
                 if receive(child.stdout) == BEGUN:
-                    break
+                    return child
             except (EOFError, OSError):
                 child.kill()
                 _end(child)
                 if start == _STARTS:
                     raise
-        return child
 
     def _child(self, number: int) -> subprocess.Popen[bytes]:
         with self._lock:
