@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from pathlib import Path
 
 # Set before anything imports torch, transformers or luminal_lab.
@@ -18,6 +20,12 @@ os.environ["LUMINAL_MACHINE"] = str(Path(__file__).with_name("machine.json"))
 import hypothesis
 import pytest
 import torch
+
+# A shell starts background jobs with Ctrl-C ignored, and their children inherit that: the tests
+# that send it would wait for ever.
+in_main = threading.current_thread() is threading.main_thread()
+if in_main and signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples are derived from the test itself, so a failure repeats; no deadline, since a slow
 # machine is not a wrong result. `fuzz` looks further: HYPOTHESIS_PROFILE=fuzz make test-slow
