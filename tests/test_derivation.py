@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import luminal_lab as ll
+from luminal_lab.egraph.process import Limits
 from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.resources import rules_dir
 
 EFFORT = ll.Budget("none")
 
@@ -184,3 +186,14 @@ def test_twelve_layers_are_saturated_as_one():
     one, twelve = (ll.saturate(ll.capture(encoder(n), (x,))) for n in (1, 12))
     assert one.size == twelve.size
     assert len(twelve.program.instances) == 12
+
+
+def test_attention_is_derived_without_the_rules_that_call_kernels():
+    """`rules/targets` knows PyTorch's attention as a call; nothing here comes from it."""
+    laws = tuple(p.stem for p in sorted(rules_dir().glob("*.egg")) if p.stem != "language")
+    args = [torch.randn(1, 12, 1024, 64) for _ in range(3)]
+    for attention in (naive, tril_mask):
+        egraph = ll.saturate(ll.capture(attention, args), limits=Limits(themes=laws))
+        assert "library-attention" not in {r.name for r in egraph.rules}
+        (kernel,) = ll.search(egraph, EFFORT).best.kernels
+        assert any(v.op == "online" for v in ops(kernel))

@@ -5,10 +5,9 @@ the last-level cache holds pays for that from main memory: a third of what a cop
 streaming store does not read, but what it has written is no longer near for whoever reads it
 next, and it waits longer where little happens between two stores that is not arithmetic.
 
-Measured on a Zen 5 core with 32 MiB behind it: sums, copies and normalizations beyond 1.5 times
-the last level gain 1.2 to 1.4 times alone, and still gain together with a kernel that reads the
-result; at the last level's size such a pair loses 15 %, and in the second level half. Stores
-whose value costs as much as an erf lose 5 to 10 % at any size.
+Measured on Zen 5 with a last level of 32 MiB (docs/decisions/0010-streaming.md): beyond 1.5
+times that, sums and copies gain a quarter and normalizations 7 to 9 %; at its size a kernel
+that reads the result loses more than this one gains. Values as costly as an erf lose 4 %.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def main() -> None:
         try:
             task = _read(sys.stdin.buffer)
         except EOFError:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is leaving
             return
         send(answers, BEGUN)  # from here on a death may be the task's doing
         function, arguments = pickle.loads(task)
@@ -64,6 +65,7 @@ def main() -> None:
 
 
 def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: a second one would meet the exit
     raise SystemExit(0)  # on the way out compilers are ended and temporary files removed
 
 
