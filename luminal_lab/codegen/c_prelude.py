@@ -93,6 +93,11 @@ typedef LL_UNALIGNED(vub, 1) vub_u;
 #else
 #define LL_512 0
 #endif
+#if @W == 8 && defined(__AVX__)
+#define LL_256 1
+#else
+#define LL_256 0
+#endif
 
 extern void ll_parallel_for(void (*body)(void *ctx, long lo, long hi), void *ctx, long n,
                             long grain, long threads);
@@ -323,10 +328,8 @@ def _memory(w: int, name: str, c: str, vector: str, scalar: str) -> str:
 _MATH = """\
 /* 2**x: NaN kept, overflow to inf, gradual underflow */
 LL_FN vf ll_exp2(vf x) {
-#if LL_512
+#if LL_512 /* vscalefps makes 2**inf and 2**-inf right although f is NaN there */
   const unsigned short all = 0xffff;
-  x = (vf)__builtin_ia32_maxps512_mask(ll_vf(-300.0f), x, x, all, 4);
-  x = (vf)__builtin_ia32_minps512_mask(ll_vf(300.0f), x, x, all, 4);
   vf k = (vf)__builtin_ia32_rndscaleps_mask(x, 8, x, all, 4);
   vf f = x - k;
   return (vf)__builtin_ia32_scalefps512_mask(@EXP2, k, x, all, 4);
@@ -408,7 +411,16 @@ LL_FN double ll_sqrt_ds(double x) { return sqrt(x); }
 LL_DOUBLE(exp2) LL_DOUBLE(log2) LL_DOUBLE(erf) LL_DOUBLE(sin) LL_DOUBLE(sqrt)
 
 /* maximum: NaN wins */
-LL_FN vf ll_max_f(vf a, vf b) { return ll_sel_f((b > a) | (b != b), b, a); }
+LL_FN vf ll_max_f(vf a, vf b) {
+#if LL_512 /* a stays where either is NaN: the test of b is not on the chain from a to the result */
+  vf r = (vf)__builtin_ia32_maxps512_mask(b, a, a, (unsigned short)0xffff, 4);
+  return (vf)__builtin_ia32_blendmps_512_mask(r, b, __builtin_ia32_cmpps512_mask(b, b, 3, 0xffff, 4));
+#elif LL_256
+  return __builtin_ia32_blendvps256(__builtin_ia32_maxps256(b, a), b, (vf)(b != b));
+#else
+  return ll_sel_f((b > a) | (b != b), b, a);
+#endif
+}
 LL_FN vd ll_max_d(vd a, vd b) { vl m = (b > a) | (b != b); return (vd)((m & (vl)b) | (~m & (vl)a)); }
 LL_FN vi ll_max_i(vi a, vi b) { return ll_sel_i(b > a, b, a); }
 LL_FN vl ll_max_l(vl a, vl b) { vl m = b > a; return (m & b) | (~m & a); }

@@ -28,6 +28,11 @@ def library(width: int) -> ctypes.CDLL:
             f"void s_{f}(const float *x, float *y, long n) {{"
             f" for (long i = 0; i < n; ++i) y[i] = ll_{f}_s(x[i]); }}\n"
         )
+    text += (
+        "void maximum(const float *x, const float *y, float *z, long n) {"
+        " for (long i = 0; i + W <= n; i += W)"
+        " ll_st_f32(z + i, ll_max_f(ll_ld_f32(x + i), ll_ld_f32(y + i))); }\n"
+    )
     for d, c in (("f16", "unsigned short"), ("bf16", "unsigned short"),
                  ("f8e4m3", "unsigned char"), ("f8e5m2", "unsigned char")):  # fmt: skip
         text += (
@@ -114,3 +119,15 @@ def test_every_narrow_float_converts_as_torch_does(name: str, width: int):
             run(lib, f"{put}_{name}", x, torch.zeros(x.numel(), dtype=store)).view(kind).float()
         )
         torch.testing.assert_close(got, x.to(kind).float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_larger_of_two_keeps_nan(width: int) -> None:
+    some = torch.tensor(
+        [0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 1e-40, 3e38]
+    )
+    x, y = (t.contiguous() for t in torch.cartesian_prod(some, some).T)
+    got = torch.empty_like(x)
+    pointers = (ctypes.c_void_p(t.data_ptr()) for t in (x, y, got))
+    library(width).maximum(*pointers, ctypes.c_long(x.numel()))
+    torch.testing.assert_close(got, torch.maximum(x, y), rtol=0, atol=0, equal_nan=True)
