@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, dim, lowers, whole
+from luminal_lab.capture.table import Call, NoLowering, lowers, whole
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.index import Index
-from luminal_lab.hlir.shapes import Shape, broadcast_shapes
-from luminal_lab.hlir.sizes import at_least
+from luminal_lab.hlir.shapes import axes_of
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar, out_axis
-
-
-def _in_bounds(index: Tensor, n: int) -> Tensor:
-    """Negative indices counted from the end; indices known not to be negative as they are."""
-    known = index.known
-    if known is not None and at_least(known.bounds(index.graph.extents(index.shape))[0], 0):
-        return index
-    if index.dtype.kind == "uint":
-        return index
-    return (index < 0).where(index + dim(n), index)
-
-
-def _axes(shape: Shape) -> list[Index]:
-    return [Index() if n == 1 else Index.axis(out_axis(k)) for k, n in enumerate(shape)]
 
 
 @lowers("embedding.default")
 def _embedding(
     call: Call, weight: Tensor, indices: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
-    shape = (*indices.shape, *weight.shape[1:])
-    at = [Index.axis("@0"), *_axes(shape)[indices.rank :]]
-    return weight.gather(shape, at, [_trailing(indices, weight.rank - 1)])
+    return F.embedding(weight, indices)
 
 
 @lowers("embedding_bag.padding_idx", "_embedding_bag_forward_only.default")
@@ -64,11 +47,11 @@ def _embedding_bag(
             raise NoLowering("bags whose sizes depend on data")
     at = [Index.axis("@0"), Index.axis(out_axis(2))]
     rows = weight.gather(
-        (bags, size, weight.shape[1]), at, [_trailing(indices.reshape((bags, size)), 1)]
+        (bags, size, weight.shape[1]), at, [F.trailing(indices.reshape((bags, size)), 1)]
     )
     rows = F.wide(rows)
     if per_sample_weights is not None:
-        rows = rows * F.wide(_trailing(per_sample_weights.reshape((bags, size)), 1))
+        rows = rows * F.wide(F.trailing(per_sample_weights.reshape((bags, size)), 1))
     out = (F.mean if mode else F.sum_)(rows, [1]).cast(weight.dtype)
     bag = weight.graph.iota(Index.axis(out_axis(0)), (bags, size), I64).reshape((n,))
     sizes = weight.graph.full((bags,), size, I64)
@@ -81,103 +64,34 @@ def _embedding_bag(
     return tuple(made)
 
 
-def _trailing(x: Tensor, n: int) -> Tensor:
-    """With `n` dims of size 1 at the end."""
-    return x.reshape((*x.shape, *(1,) * n))
-
-
 @lowers("index_select.default")
 def _index_select(call: Call, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    if not x.rank:
-        return x
-    dim = x.dim(dim)
-    index = index.reshape((1,)) if not index.rank else index
-    shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
-    at = _axes(shape)
-    at[dim] = Index.axis("@0")
-    return x.gather(shape, at, [_trailing(index, x.rank - 1 - dim)])
+    return F.index_select(x, dim, index)
 
 
 @lowers("gather.default")
 def _gather(
     call: Call, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
 ) -> Tensor:
-    if not x.rank:
-        return x.expand(index.shape)
-    if not index.rank:
-        index = index.reshape((1,))
-    at = _axes(index.shape)
-    at[x.dim(dim)] = Index.axis("@0")
-    return x.gather(index.shape, at, [index]).reshape(call.shape)
+    return F.gather_along(x, dim, index)
 
 
 @lowers("take.default")
 def _take(call: Call, x: Tensor, index: Tensor) -> Tensor:
-    n = F.count(x, range(x.rank))
-    flat = x.reshape((n,))
-    return flat.gather(index.shape, [Index.axis("@0")], [_in_bounds(index, n)])
+    return F.take(x, index)
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def _index(call: Call, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    at, reads = _advanced(x, indices, call.shape)
+    at, reads = F.advanced(x, indices, call.shape)
     return x.gather(call.shape, at, reads) if reads else x
 
 
-def _advanced(
-    x: Tensor, indices: Sequence[Tensor | None], shape: Shape
-) -> tuple[list[Index], list[Tensor]]:
-    """Where `x[indices]` of `shape` reads each dim, and the index tensors over `shape`.
-
-    The dims of the index tensors stand where the first of them is, or in front when a full
-    slice separates two of them.
-    """
-    if any(i is not None and i.dtype == BOOL for i in indices):
-        raise NoLowering("a bool index, whose result has a size that depends on data")
-    given = [d for d, i in enumerate(indices) if i is not None]
-    if not given:
-        return _axes(shape), []
-    adjacent = given == list(range(given[0], given[-1] + 1))
-    start = given[0] if adjacent else 0
-    common = broadcast_shapes(*(i.shape for i in indices if i is not None))
-    axes = _axes(shape)
-    rest = iter(axes[:start] + axes[start + len(common) :])
-    after = len(shape) - start - len(common)
-    at: list[Index] = []
-    reads: list[Tensor] = []
-    for d in range(x.rank):
-        index = indices[d] if d < len(indices) else None
-        if index is None:
-            at.append(next(rest))
-        else:
-            at.append(Index.axis(f"@{len(reads)}"))
-            index = index.expand(common)
-            reads.append(_trailing(_in_bounds(index, x.shape[d]), after))
-    return at, reads
-
-
 # ---------------------------------------------------------------------- scatter
-def _scatter_along(
-    call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor, mode: str
-) -> Tensor:
-    if not x.rank:
-        x, dim = x.reshape((1,)), 0
-    if not index.rank:
-        index = index.reshape((1,))
-    src = src.expand(index.shape) if src.rank != index.rank else src
-    for d, n in enumerate(index.shape):
-        src = src if src.shape[d] == n else src.slice(d, 0, whole(n, "a dim of the index"))
-    at = [
-        index if d == x.dim(dim) else x.graph.iota(i, index.shape)
-        for d, i in enumerate(_axes(index.shape))
-    ]
-    return x.scatter(src.cast(x.dtype), at, mode).reshape(call.shape)
-
-
 @lowers("scatter.src", "scatter.value", "scatter_add.default")
 def _scatter(call: Call, x: Tensor, dim: int, index: Tensor, src: Tensor | Scalar) -> Tensor:
     mode = "add" if call.target.startswith("scatter_add") else "set"
-    return _scatter_along(call, x, dim, index, _sized(call, src, index), mode)
+    return F.scatter_along(x, dim, index, _sized(call, src, index), mode)
 
 
 def _sized(call: Call, src: Tensor | Scalar, index: Tensor) -> Tensor:
@@ -195,8 +109,8 @@ def _index_add(
     src = src if alpha == 1 else src * alpha
     index = index.reshape((index.shape[0] if index.rank else 1,))
     at = [
-        _trailing(index, x.rank - 1 - d) if d == dim else x.graph.iota(i, src.shape)
-        for d, i in enumerate(_axes(src.shape))
+        F.trailing(index, x.rank - 1 - d) if d == dim else x.graph.iota(i, src.shape)
+        for d, i in enumerate(axes_of(src.shape))
     ]
     mode = "add" if call.target.startswith("index_add") else "set"
     return x.scatter(src.cast(x.dtype), at, mode).reshape(call.shape)
@@ -208,7 +122,7 @@ def _put(
 ) -> Tensor:
     n = F.count(x, range(x.rank))
     points = (F.count(index, range(index.rank)),)
-    at = _in_bounds(index, n).reshape(points)
+    at = F.in_bounds(index, n).reshape(points)
     flat = x.reshape((n,)).scatter(source.reshape(points), [at], "add" if accumulate else "set")
     return flat.reshape(call.shape)
 
@@ -228,12 +142,8 @@ def _index_put(
     given = [d for d, i in enumerate(indices) if i is not None]
     if not given:
         return x + values if accumulate else values.expand(x.shape)
-    common = broadcast_shapes(*(i.shape for i in indices if i is not None))
-    adjacent = given == list(range(given[0], given[-1] + 1))
-    start = given[0] if adjacent else 0
-    kept = [n for d, n in enumerate(x.shape) if d >= len(indices) or indices[d] is None]
-    points = (*kept[:start], *common, *kept[start:])
-    at, reads = _advanced(x, indices, points)
+    points = F.indexed_shape(x, indices)
+    at, reads = F.advanced(x, indices, points)
     whose = iter(reads)
     spelled = [
         next(whose).expand(points) if any(a.startswith("@") for a in i.axes)
@@ -254,7 +164,7 @@ def _masked_put(
     if len(masks) != 1 or any(i is not None and i.dtype != BOOL for i in indices):
         raise NoLowering("a bool index among others")
     place = next(d for d, i in enumerate(indices) if i is not None)
-    mask = _trailing(masks[0], x.rank - place - masks[0].rank)
+    mask = F.trailing(masks[0], x.rank - place - masks[0].rank)
     kept = x.rank - place - masks[0].rank
     if values.rank > kept or (place and values.rank):
         if F.count(values, range(values.rank)) != 1:

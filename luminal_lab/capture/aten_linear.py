@@ -24,8 +24,7 @@ def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 @lowers("linear.default")
 def _linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    out = (F.wide(x).unsqueeze(-2) * F.wide(weight)).sum(-1)  # (…, n, k) -> (…, n)
-    return (out if bias is None else out + F.wide(bias)).cast(call.dtype)
+    return F.linear(x, weight, bias).cast(call.dtype)
 
 
 @lowers("addmm.default", "baddbmm.default", "addmv.default")
@@ -95,7 +94,7 @@ def _attention(
     if dropout_p:
         raise NoLowering("random numbers")
     if enable_gqa:
-        k, v = _grouped(k, q), _grouped(v, q)
+        k, v = F.grouped(k, q), F.grouped(v, q)
     return F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)[0]
 
 
@@ -114,7 +113,7 @@ def _flash_for_cpu(
     if dropout_p:
         raise NoLowering("random numbers")
     if k.shape[-3] != q.shape[-3]:
-        k, v = _grouped(k, q), _grouped(v, q)
+        k, v = F.grouped(k, q), F.grouped(v, q)
     out, lse = F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)
     return out, lse
 
@@ -151,16 +150,6 @@ def _flash_for_cpu_backward(
     return dq.cast(q.dtype), dk.cast(k.dtype), dv.cast(v.dtype)
 
 
-def _grouped(kv: Tensor, q: Tensor) -> Tensor:
-    """Keys or values of grouped-query attention, each head repeated for its queries."""
-    heads, groups = q.shape[-3], kv.shape[-3]
-    if heads == groups:
-        return kv
-    lead, rest = kv.shape[:-3], kv.shape[-2:]
-    wide = kv.unsqueeze(-3).expand((*lead, groups, heads // groups, *rest))
-    return wide.reshape((*lead, heads, *rest))
-
-
 # ---------------------------------------------------------------------- convolution
 @lowers("convolution.default")
 def _convolution(
@@ -175,65 +164,10 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Tensor:
-    space = weight.rank - 2
-    batched = x.rank == weight.rank
-    x, w = F.wide(x if batched else x.unsqueeze(0)), F.wide(weight)
-    stride, padding, dilation, output_padding = (
-        list(v) * (space if len(v) == 1 else 1)
-        for v in (stride, padding, dilation, output_padding)
+    out = F.convolution(
+        x, weight, bias, stride, padding, dilation, transposed, output_padding, groups
     )
-    if transposed:
-        x, w = _as_forward(x, w, stride, padding, dilation, output_padding, groups)
-        stride, padding = [1] * space, [0] * space
-    x = x.pad([(0, 0), (0, 0), *((p, p) for p in padding)], 0)
-    out_channels, taps = w.shape[0], w.shape[2:]
-    for d in range(space):
-        x = x.windows(2 + d, taps[d], stride[d], dilation[d])
-    n, c, sizes = x.shape[0], x.shape[1], x.shape[2 : 2 + space]
-    # x: (n, g, 1, *sizes, c/g, *taps), w: (g, o/g, 1…, c/g, *taps)
-    x = x.reshape((n, groups, c // groups, *sizes, *taps)).unsqueeze(2)
-    move = [0, 1, 2, *range(4, 4 + space), 3, *range(4 + space, 4 + 2 * space)]
-    x = x.permute(*move)
-    w = w.reshape((groups, out_channels // groups, *(1,) * space, c // groups, *taps))
-    if groups == 1:
-        x, w = x.pick(1, 0), w.pick(0, 0)
-    out = (x * w).sum(*range(-1 - space, 0))
-    out = out.reshape((n, out_channels, *sizes))
-    if bias is not None:
-        out = out + F.wide(bias).reshape((out_channels, *(1,) * space))
-    return (out if batched else out.pick(0, 0)).cast(call.dtype)
-
-
-def _as_forward(
-    x: Tensor,
-    w: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    output_padding: Sequence[int],
-    groups: int,
-) -> tuple[Tensor, Tensor]:
-    """A transposed convolution as a forward one of stride 1.
-
-    The input is spread with zeros between its elements and padded; the kernel (c, o/g, *taps)
-    is turned around, to (o, c/g, *taps).
-    """
-    space = w.rank - 2
-    for d in range(space):
-        n = x.shape[2 + d]
-        if stride[d] > 1:
-            wide = x.unsqueeze(3 + d)
-            wide = wide.pad([(0, stride[d] - 1 if k == 3 + d else 0) for k in range(wide.rank)])
-            x = wide.reshape((*x.shape[: 2 + d], n * stride[d], *x.shape[3 + d :]))
-            x = x.slice(2 + d, 0, (n - 1) * stride[d] + 1)
-        edge = dilation[d] * (w.shape[2 + d] - 1) - padding[d]
-        pads = [(0, 0)] * x.rank
-        pads[2 + d] = (edge, edge + output_padding[d])
-        x = x.pad(pads, 0)
-    c, per_group, taps = w.shape[0], w.shape[1], w.shape[2:]
-    w = w.reshape((groups, c // groups, per_group, *taps)).transpose(1, 2)
-    w = w.reshape((groups * per_group, c // groups, *taps))
-    return x, w.flip(*range(2, 2 + space))
+    return out.cast(call.dtype)
 
 
 # ---------------------------------------------------------------------- pooling

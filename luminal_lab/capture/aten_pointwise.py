@@ -260,60 +260,11 @@ def _signbit(call: Call, x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------- functions of one tensor
-_FLOAT_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "exp": F.exp,
-    "exp2": F.in_wide(lambda x: x.unary("Exp2")),
-    "expm1": F.expm1,
-    "log": F.log,
-    "log2": F.in_wide(lambda x: x.unary("Log2")),
-    "log10": F.log10,
-    "log1p": F.log1p,
-    "sin": F.sin,
-    "cos": F.cos,
-    "tan": F.tan,
-    "asin": F.asin,
-    "acos": F.acos,
-    "atan": F.atan,
-    "sinh": F.sinh,
-    "cosh": F.cosh,
-    "asinh": F.asinh,
-    "acosh": F.acosh,
-    "atanh": F.atanh,
-    "sqrt": F.sqrt,
-    "rsqrt": F.rsqrt,
-    "reciprocal": F.recip,
-    "erf": F.in_wide(lambda x: x.unary("Erf")),
-    "tanh": F.tanh,
-    "sigmoid": F.sigmoid,
-    "silu": F.silu,
-    "mish": F.in_wide(lambda x: x * F.tanh(F.softplus(x))),
-    "hardsigmoid": F.in_wide(lambda x: _hard_gate(x)),
-    "hardswish": F.in_wide(lambda x: x * _hard_gate(x)),
-    "deg2rad": F.in_wide(lambda x: x * (math.pi / 180)),
-    "rad2deg": F.in_wide(lambda x: x * (180 / math.pi)),
-}
-_SAME_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "neg": lambda x: -x,
-    "abs": F.abs_,
-    "sign": F.sign,
-    "relu": F.relu,
-    "floor": F.floor,
-    "ceil": F.ceil,
-    "trunc": F.trunc,
-    "round": F.round_,
-    "square": lambda x: x * x,
-}
-
-
-def _hard_gate(x: Tensor) -> Tensor:
-    return F.minimum(F.maximum(x + 3.0, 0.0), 6.0) * (1.0 / 6)
-
-
 def _function(f: Callable[[Tensor], Tensor]):
     return lambda call, x: f(call.tensor(x))
 
 
-for _name, _f in (_FLOAT_FUNCTIONS | _SAME_FUNCTIONS).items():
+for _name, _f in (F.FLOAT_FUNCTIONS | F.SAME_FUNCTIONS).items():
     lowers(f"{_name}.default")(_function(_f))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from luminal_lab.capture.table import Call, NoLowering, dim, lowers
+from luminal_lab.capture.table import Call, NoLowering, lowers
 from luminal_lab.hlir import functional as F
 from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.tensor import Tensor
@@ -78,10 +77,7 @@ def _moments(
     if correction is None:
         correction = 1 if unbiased else 0
     dims = _over(x, over)
-    var, mean = F.moments(F.wide(x), dims, correction)
-    n = F.count(x, dims)
-    if isinstance(n, int) and n <= correction:
-        var = var * 0.0 * math.inf  # 0/0: NaN
+    var, mean = F.variance(F.wide(x), dims, correction)
     return (var, mean) if keepdim else (var.squeeze(*dims), mean.squeeze(*dims))
 
 
@@ -96,18 +92,7 @@ def _vector_norm(
     dtype: Any = None,
 ) -> Tensor:
     x = F.wide(x.cast(call.dtype) if dtype is not None else x)
-    dims = _over(x, over)
-    if ord == 2:
-        out = F.sqrt((x * x).sum(*dims, keepdim=keepdim))
-    elif ord == 1:
-        out = F.abs_(x).sum(*dims, keepdim=keepdim)
-    elif ord in (math.inf, -math.inf):
-        out = (F.amax if ord > 0 else F.amin)(F.abs_(x), dims, keepdim)
-    elif ord == 0:
-        out = F.ne(x, 0).cast(x.dtype).sum(*dims, keepdim=keepdim)
-    else:
-        out = F.power(F.power(F.abs_(x), ord).sum(*dims, keepdim=keepdim), 1 / ord)
-    return out.cast(call.dtype)
+    return F.vector_norm(x, ord, _over(x, over), keepdim).cast(call.dtype)
 
 
 @lowers("count_nonzero.dim_IntList", "count_nonzero.default")
@@ -144,16 +129,10 @@ def _extreme(call: Call, x: Tensor) -> Tensor:
 def _placed(x: Tensor) -> None:
     """Refuse to look for the place of an extreme among floats that are computed.
 
-    The place is where a value equals the extreme. A kernel that computes the values again may
-    round otherwise than the one that found the extreme, and then none is equal.
-
     Raises:
         NoLowering: unless the values are stored: an input's, or an operator's that ATen runs.
     """
-    node = x.graph.nodes[x.operand.node]
-    while node.op == "Cast" and node.dtype.is_float:
-        node = x.graph.nodes[node.operands[0].node]
-    if x.dtype.is_float and node.op not in ("Input", "Custom", "Constant"):
+    if not F.is_stored(x):
         raise NoLowering("the place of an extreme among values that kernels may round anew")
 
 
@@ -218,10 +197,7 @@ def _native_layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dims = range(x.rank - len(normalized), x.rank)
-    var, mean = F.moments(F.wide(x), dims, 0)
-    rstd = F.rsqrt(var + eps)
-    out = _affine((F.wide(x) - mean) * rstd, weight, bias)
+    out, mean, rstd = F.layer_norm(x, len(normalized), weight, bias, eps)
     return out.cast(x.dtype), mean.cast(_stat(call, 1)), rstd.cast(_stat(call, 2))
 
 
@@ -235,10 +211,7 @@ def _layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Tensor:
-    dims = range(x.rank - len(normalized), x.rank)
-    var, mean = F.moments(F.wide(x), dims, 0)
-    out = (F.wide(x) - mean) * F.rsqrt(var + eps)
-    return _affine(out, weight, bias).cast(x.dtype)
+    return F.layer_norm(x, len(normalized), weight, bias, eps)[0].cast(x.dtype)
 
 
 @lowers("rms_norm.default", "_fused_rms_norm.default")
@@ -249,13 +222,8 @@ def _rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    if eps is None:
-        epsilons = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
-        eps = epsilons[F.wide(x).dtype.name]
-    dims = range(x.rank - len(normalized), x.rank)
-    w = F.wide(x)
-    rstd = F.rsqrt(F.mean(w * w, dims, keepdim=True) + eps)
-    out = _affine(w * rstd, weight, None).cast(call.dtype)
+    out, rstd = F.rms_norm(x, len(normalized), weight, eps)
+    out = out.cast(call.dtype)
     return out if call.target == "rms_norm.default" else (out, rstd.cast(_stat(call, 1)))
 
 
@@ -271,17 +239,8 @@ def _native_group_norm(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, c, hw = dim(n), dim(c), dim(hw)
-    w = F.wide(x).reshape((n, groups, c // groups, *x.shape[2:]))
-    var, mean = F.moments(w, range(2, w.rank), 0)
-    rstd = F.rsqrt(var + eps)
-    out = _affine(((w - mean) * rstd).reshape(x.shape), weight, bias, channel=1)
-    flat = (n, groups)
-    return (
-        out.cast(x.dtype),
-        mean.reshape(flat).cast(_stat(call, 1)),
-        rstd.reshape(flat).cast(_stat(call, 2)),
-    )
+    out, mean, rstd = F.group_norm(x, groups, weight, bias, eps)
+    return out.cast(x.dtype), mean.cast(_stat(call, 1)), rstd.cast(_stat(call, 2))
 
 
 @lowers("_native_batch_norm_legit_no_training.default")
@@ -296,8 +255,8 @@ def _batch_norm_inference(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     w = F.wide(x)
-    m, v = _channel(F.wide(mean), w), _channel(F.wide(var), w)
-    out = _affine((w - m) * F.rsqrt(v + eps), weight, bias, channel=1)
+    m, v = F.per_channel(F.wide(mean), w), F.per_channel(F.wide(var), w)
+    out = F.affine((w - m) * F.rsqrt(v + eps), weight, bias, channel=1)
     empty = call.graph.full((0,), 0, w.dtype)
     return out.cast(x.dtype), empty.cast(_stat(call, 1)), empty.cast(_stat(call, 2))
 
@@ -314,7 +273,7 @@ def _batch_norm_training(
     over = [d for d in range(w.rank) if d != 1]
     var, mean = F.moments(w, over, 0)
     rstd = F.rsqrt(var + eps)
-    out = _affine((w - mean) * rstd, weight, bias, channel=1)
+    out = F.affine((w - mean) * rstd, weight, bias, channel=1)
     flat = (x.shape[1],)
     saved = (mean.reshape(flat).cast(_stat(call, 1)), rstd.reshape(flat).cast(_stat(call, 2)))
     if not stats:
@@ -326,22 +285,6 @@ def _batch_norm_training(
         for old, new in zip(stats, (mean.reshape(flat), unbiased))
     ]
     return (out.cast(x.dtype), *saved, *running)
-
-
-def _affine(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, channel: int | None = None
-) -> Tensor:
-    """Scaled and shifted, per channel when `channel` says which dim that is."""
-    for op, parameter in (("Mul", weight), ("Add", bias)):
-        if parameter is not None:
-            p = F.wide(parameter)
-            x = x.binary(op, p if channel is None else _channel(p, x))
-    return x
-
-
-def _channel(p: Tensor, x: Tensor) -> Tensor:
-    """A vector over the channels (dim 1) of `x`."""
-    return p.reshape((p.shape[0], *(1,) * (x.rank - 2)))
 
 
 def _stat(call: Call, k: int) -> Any:

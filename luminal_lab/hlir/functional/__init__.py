@@ -6,6 +6,7 @@ selecting, adding and multiplying) do so here, with one cast at the end.
 
 from __future__ import annotations
 
+from luminal_lab.hlir.functional.convolution import convolution
 from luminal_lab.hlir.functional.elementary import (
     LN_2,
     LOG2_E,
@@ -27,6 +28,17 @@ from luminal_lab.hlir.functional.elementary import (
     sqrt,
     tan,
     tanh,
+)
+from luminal_lab.hlir.functional.indexing import (
+    advanced,
+    embedding,
+    gather_along,
+    in_bounds,
+    index_select,
+    indexed_shape,
+    scatter_along,
+    take,
+    trailing,
 )
 from luminal_lab.hlir.functional.inverse import (
     acos,
@@ -61,8 +73,23 @@ from luminal_lab.hlir.functional.logic import (
     sign,
     true,
 )
+from luminal_lab.hlir.functional.norms import (
+    affine,
+    group_norm,
+    layer_norm,
+    per_channel,
+    rms_norm,
+)
 from luminal_lab.hlir.functional.precision import finfo_min, in_wide, representable, wide
-from luminal_lab.hlir.functional.products import attention, below, cat, matmul, product
+from luminal_lab.hlir.functional.products import (
+    attention,
+    below,
+    cat,
+    grouped,
+    linear,
+    matmul,
+    product,
+)
 from luminal_lab.hlir.functional.reductions import (
     amax,
     amin,
@@ -70,6 +97,7 @@ from luminal_lab.hlir.functional.reductions import (
     argmin,
     count,
     cumulative_sum,
+    is_stored,
     log_softmax,
     logsumexp,
     mean,
@@ -77,6 +105,8 @@ from luminal_lab.hlir.functional.reductions import (
     softmax,
     softmax_parts,
     sum_,
+    variance,
+    vector_norm,
 )
 from luminal_lab.hlir.functional.rounding import (
     ceil,
@@ -89,14 +119,19 @@ from luminal_lab.hlir.functional.rounding import (
     trunc_divide,
 )
 from luminal_lab.hlir.functional.scans import product_over, running
+from luminal_lab.hlir.functional.table import FLOAT_FUNCTIONS, SAME_FUNCTIONS
 
 __all__ = [
+    "FLOAT_FUNCTIONS",
     "INF",
     "LN_2",
     "LOG2_E",
+    "SAME_FUNCTIONS",
     "abs_",
     "acos",
     "acosh",
+    "advanced",
+    "affine",
     "amax",
     "amin",
     "argmax",
@@ -111,11 +146,13 @@ __all__ = [
     "both",
     "cat",
     "ceil",
+    "convolution",
     "cos",
     "cosh",
     "count",
     "cumulative_sum",
     "divide",
+    "embedding",
     "eq",
     "exp",
     "expm1",
@@ -124,14 +161,23 @@ __all__ = [
     "floor",
     "floor_divide",
     "fmod",
+    "gather_along",
     "ge",
     "gelu",
+    "group_norm",
+    "grouped",
     "hypot",
+    "in_bounds",
     "in_wide",
+    "index_select",
+    "indexed_shape",
+    "is_stored",
     "is_zero",
     "isinf",
     "isnan",
+    "layer_norm",
     "le",
+    "linear",
     "log",
     "log1p",
     "log10",
@@ -145,6 +191,7 @@ __all__ = [
     "ne",
     "not_",
     "ordered",
+    "per_channel",
     "power",
     "power_general",
     "product",
@@ -152,9 +199,11 @@ __all__ = [
     "recip",
     "relu",
     "representable",
+    "rms_norm",
     "round_",
     "rsqrt",
     "running",
+    "scatter_along",
     "settle",
     "sigmoid",
     "sign",
@@ -166,10 +215,14 @@ __all__ = [
     "softplus",
     "sqrt",
     "sum_",
+    "take",
     "tan",
     "tanh",
+    "trailing",
     "true",
     "trunc",
     "trunc_divide",
+    "variance",
+    "vector_norm",
     "wide",
 ]

@@ -42,6 +42,22 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return out.cast(a.dtype)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """X weightᵀ + bias for x (…, k) and weight (n, k); wide, to be cast by the caller."""
+    out = (wide(x).unsqueeze(-2) * wide(weight)).sum(-1)  # (…, n, k) -> (…, n)
+    return out if bias is None else out + wide(bias)
+
+
+def grouped(kv: Tensor, q: Tensor) -> Tensor:
+    """Keys or values of grouped-query attention, each head repeated for its queries."""
+    heads, groups = q.shape[-3], kv.shape[-3]
+    if heads == groups:
+        return kv
+    lead, rest = kv.shape[:-3], kv.shape[-2:]
+    wide = kv.unsqueeze(-3).expand((*lead, groups, heads // groups, *rest))
+    return wide.reshape((*lead, heads, *rest))
+
+
 def below(x: Tensor, offset: int) -> Tensor:
     """Where column <= row + offset, over the last two dims of `x`."""
     rows, cols = x.shape[-2:]

@@ -8,8 +8,8 @@ from typing import Any
 
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, I64
-from luminal_lab.hlir.functional.elementary import LOG2_E, log
-from luminal_lab.hlir.functional.logic import INF, isinf, isnan, not_, ordered
+from luminal_lab.hlir.functional.elementary import LOG2_E, log, power, sqrt
+from luminal_lab.hlir.functional.logic import INF, abs_, isinf, isnan, ne, not_, ordered
 from luminal_lab.hlir.functional.precision import in_wide, wide
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Size, largest
@@ -63,6 +63,28 @@ def moments(x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, 
     return (d * d).sum(*dims, keepdim=True) * (1.0 / over if over else INF), m
 
 
+def variance(x: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+    """As `moments`, but NaN where fewer elements than degrees of freedom are left (0/0)."""
+    var, m = moments(x, dims, correction)
+    n = count(x, dims)
+    if isinstance(n, int) and n <= correction:
+        var = var * 0.0 * INF
+    return var, m
+
+
+def vector_norm(x: Tensor, order: float, dims: Sequence[int], keepdim: bool = False) -> Tensor:
+    """The p-norm over dims of a wide tensor."""
+    if order == 2:
+        return sqrt((x * x).sum(*dims, keepdim=keepdim))
+    if order == 1:
+        return abs_(x).sum(*dims, keepdim=keepdim)
+    if order in (INF, -INF):
+        return (amax if order > 0 else amin)(abs_(x), dims, keepdim)
+    if order == 0:
+        return ne(x, 0).cast(x.dtype).sum(*dims, keepdim=keepdim)
+    return power(power(abs_(x), order).sum(*dims, keepdim=keepdim), 1 / order)
+
+
 def whole_number(x: float) -> int:
     """A number that must be whole next to a symbolic size.
 
@@ -72,6 +94,18 @@ def whole_number(x: float) -> int:
     if x != int(x):
         raise HlirError(f"{x} is subtracted from a symbolic size")
     return int(x)
+
+
+def is_stored(x: Tensor) -> bool:
+    """Whether the place of an extreme of `x` may be found by equality with it.
+
+    A kernel that computes floats again may round otherwise than the one that found the extreme,
+    and then none is equal: floats must be an input's, a constant, or what ATen computed.
+    """
+    node = x.graph.nodes[x.node]
+    while node.op == "Cast" and node.dtype.is_float:
+        node = x.graph.nodes[node.operands[0].node]
+    return not x.dtype.is_float or node.op in ("Input", "Custom", "Constant")
 
 
 def argmax(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
