@@ -28,7 +28,7 @@ from luminal_lab.egraph.evaluate import (
     repeated,
     sum_over,
 )
-from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.gemm import GemmForm, activate
 from luminal_lab.egraph.library import reference
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.errors import LuminalError
@@ -378,8 +378,10 @@ def gemm(form: GemmForm, tensors: Sequence[Tensor], shape: Sequence[int]) -> Ten
     a = flat[0].as_strided([*extents, form.m, form.k], [*(b[1] for b in form.batch), *form.a])
     b = flat[1].as_strided([*extents, form.k, form.n], [*(b[2] for b in form.batch), *form.b])
     out = a @ b
-    if form.bias is not None:
-        out = out + flat[2].as_strided([form.n], [form.bias])
+    out = out * form.alpha
+    if form.plus is not None:
+        out = out + form.beta * flat[2].as_strided([*extents, form.m, form.n], form.plus)
+    out = activate(form.act, out)
     result = torch.zeros(tuple(shape), dtype=out.dtype)
     place = [*(x[3] for x in form.batch), *form.c]
     result.view(-1).as_strided([*extents, form.m, form.n], place).copy_(out)

@@ -6,14 +6,20 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, at_least, hint
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 @dataclass(frozen=True)
 class GemmForm:
-    """C[b, m, n] = sum over k of A[b, m, k] * B[b, k, n] (+ bias[n]), as strides in elements.
+    """C[b, m, n] = act(alpha * sum over k of A[b, m, k] * B[b, k, n] + beta * D[b, m, n]).
+
+    All strides are in elements.
 
     Arguments:
         batch: `(extent, stride in A, in B, in C)` of each batch loop, outermost first.
@@ -21,7 +27,9 @@ class GemmForm:
         a: Strides of A over (m, k).
         b: Strides of B over (k, n).
         c: Strides of C over (m, n); the second is 1 (or n is 1).
-        bias: Stride of the bias over n, None without one.
+        plus: Strides of D over (*batch, m, n), 0 where it does not vary; None without D.
+        alpha, beta: Factors of the product and of D.
+        act: Activation of the result: one of `ACTIVATIONS`.
     """
 
     batch: tuple[tuple[Dim, Dim, Dim, Dim], ...]
@@ -31,7 +39,22 @@ class GemmForm:
     a: tuple[Dim, Dim]
     b: tuple[Dim, Dim]
     c: tuple[Dim, Dim]
-    bias: Dim | None = None
+    plus: tuple[Dim, ...] | None = None
+    alpha: float = 1.0
+    beta: float = 1.0
+    act: str = ""
+
+
+ACTIVATIONS = ("", "relu", "gelu")
+
+
+def activate(act: str, x: Tensor) -> Tensor:
+    """An activation of a library product, in the dtype of its argument."""
+    import torch
+
+    if not act:
+        return x
+    return torch.relu(x) if act == "relu" else torch.nn.functional.gelu(x)
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,11 @@ def gemm_form(
     c: Stored,
     reduced: Collection[str],
     extents: Mapping[str, Dim],
-    bias: Stored | None = None,
+    plus: Stored | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    act: str = "",
 ) -> GemmForm | None:
     """The library's view of a product; None when no BLAS takes these strides.
 
@@ -88,14 +115,17 @@ def gemm_form(
         return None
     if not _dense(am, ak, m_extent, k_extent) or not _dense(bk, bn, k_extent, n_extent):
         return None
-    stride = None
-    if bias is not None:
-        sd = bias.strides()
-        merged = None if sd is None else merge_axes(ns, (sb, sd), extents)
-        if merged is None or set(sd or ()) != set(ns):
-            return None
-        stride = merged[1][1]
     loops = sorted(batch, key=lambda x: (-hint(sc[x]), x))
+    added: tuple[Dim, ...] | None = None
+    if plus is not None:
+        sd = plus.strides()
+        if sd is None or not sd.keys() <= sc.keys():
+            return None
+        sd = dict.fromkeys(sc, 0) | sd
+        rows, columns = merge_axes(ms, (sa, sd), extents), merge_axes(ns, (sb, sd), extents)
+        if rows is None or columns is None:
+            return None
+        added = (*(sd[x] for x in loops), rows[1][1], columns[1][1])
     return GemmForm(
         tuple((extents[x], sa[x], sb[x], sc[x]) for x in loops),
         m_extent,
@@ -104,7 +134,10 @@ def gemm_form(
         (am, ak),
         (bk, bn),
         (cm, cn),
-        stride,
+        added,
+        alpha,
+        beta,
+        act,
     )
 
 

@@ -47,9 +47,11 @@ SIGNATURES: Mapping[str, Signature] = {
     "Planes": Signature(("V", "String"), "T"),
     "Custom": Signature(("i64", "Ts"), "T"),
     "Scatter": Signature(("String", "T", "V", "String", "String", "Vs"), "T"),
-    "Gemm": Signature(("T", "String", "T", "String", "String", "Axes"), "T"),
+    "Gemm": Signature(("T", "String", "T", "String", "String", "Axes", "f64", "String"), "T"),
     "Lib": Signature(("String", "Ts", "Maps", "String", "Roles", "Numbers"), "T"),
-    "GemmBias": Signature(("T", "String", "T", "String", "T", "String", "String", "Axes"), "T"),
+    "GemmPlus": Signature(
+        (*("T", "String") * 3, "String", "Axes", "f64", "f64", "String"), "T"
+    ),
 }
 TRACED = tuple(op for op, s in SIGNATURES.items() if s.sort in ("V", "T"))  # have provenance
 

@@ -130,14 +130,14 @@ class _Reader:
                 attrs = (mode, self.index(points), self.index(index))
                 return "scatter", (into, value, *at), attrs
             case "Gemm":
-                a, ia, b, ib, ic, k = args
-                return "gemm", (a, b), (ia, ib, None, ic, tuple(k))
+                a, ia, b, ib, ic, k, alpha, act = args
+                return "gemm", (a, b), (ia, ib, None, ic, tuple(k), alpha, 1.0, act)
             case "Lib":
                 name, tensors, maps, ic, roles, numbers = args
                 return "library", tuple(tensors), (name, maps, ic, roles, numbers)
-            case "GemmBias":
-                a, ia, b, ib, d, id_, ic, k = args
-                return "gemm", (a, b, d), (ia, ib, id_, ic, tuple(k))
+            case "GemmPlus":
+                a, ia, b, ib, d, id_, ic, k, alpha, beta, act = args
+                return "gemm", (a, b, d), (ia, ib, id_, ic, tuple(k), alpha, beta, act)
         raise AssertionError(op)
 
     def library(
@@ -339,14 +339,16 @@ def _enodes(
         if any(c not in new for c in children):
             continue
         if op == "gemm":
-            ia, ib, id_, ic, k = attrs
+            ia, ib, id_, ic, k, alpha, beta, act = attrs
             texts: list[str] = [i for i in (ia, ib, id_, ic) if i is not None]
             stored = [
                 Stored(shapes.get(c, ()), reader.index(i))
                 for c, i in zip((*children, own), texts)
             ]
-            bias = stored[2] if id_ is not None else None
-            form = gemm_form(stored[0], stored[1], stored[-1], k, reader.extents, bias)
+            form = gemm_form(
+                stored[0], stored[1], stored[-1], k, reader.extents,
+                stored[2] if id_ is not None else None, alpha=alpha, beta=beta, act=act,
+            )  # fmt: skip
             if form is None:
                 continue
             attrs = (form,)

@@ -247,7 +247,7 @@ class Computer:
             index = index_map(term.args[1])
             order = sorted(frozenset().union(*(i.axes for i in index))) if index else []
             return store(align(value, own, order), index, order, term.shape, self.extents)
-        if term.op in ("Gemm", "GemmBias"):
+        if term.op in ("Gemm", "GemmPlus"):
             return self._product(term)
         if term.op == "Scatter":
             return self._scatter(term)
@@ -288,12 +288,18 @@ class Computer:
         )  # fmt: skip
 
     def _product(self, term: Term) -> Tensor:
-        """A library product by its definition: the sum over its axes, and the bias."""
+        """A library product by its definition: the sum, what is added, the activation."""
         from luminal_lab.egraph.audit import store
         from luminal_lab.egraph.evaluate import Points, align, contract, read
+        from luminal_lab.egraph.gemm import activate
         from luminal_lab.hlir import apply
 
-        a, ia, b, ib, *bias, ic, _ = term.args
+        if term.op == "Gemm":
+            a, ia, b, ib, ic, _, alpha, act = term.args
+            added, beta = (), 0.0
+        else:
+            a, ia, b, ib, d, id_, ic, _, alpha, beta, act = term.args
+            added = (d, id_)
         points = Points(self.extents, {})
         order = sorted(frozenset().union(*(i.axes for i in index_map(ic))))
 
@@ -303,9 +309,10 @@ class Computer:
             return read(self.tensor(t), index, axes, points), axes
 
         (x, xa), (y, ya) = over(a, ia), over(b, ib)
-        out = contract(x, xa, y, ya, order)
-        if bias:
-            added, own = over(*bias)
-            out = out + align(added, own, order)
+        out = alpha * contract(x, xa, y, ya, order)
+        if added:
+            z, own = over(*added)
+            out = out + beta * align(z, own, order)
+        out = activate(act, out)
         out = apply.cast(out, DTYPES[term.dtype], "float64")
         return store(out, index_map(ic), order, term.shape, self.extents)

@@ -8,16 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.codegen.c_prelude import prelude
+from luminal_lab.egraph.gemm import activate
 from luminal_lab.egraph.library import LibraryForm, operations
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.graph import Node
 from luminal_lab.hlir.sizes import c_text, largest
+from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.native import native
 from luminal_lab.runtime.program import Code, KernelCode, Routine
 from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.machine import Machine
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +66,7 @@ def _custom(kernel: LibraryKernel) -> Code:
 
 
 def _gemm(kernel: LibraryKernel) -> Code:
-    """A matrix product, attrs as `GemmForm`: operands A, B and perhaps a bias over n.
+    """A matrix product, attrs as `GemmForm`: operands A, B and perhaps D, which is added.
 
     In float32 it is a C function that calls the BLAS inside PyTorch, one call per batch; in
     other types, or where that BLAS is not exported, PyTorch's own product.
@@ -81,27 +85,37 @@ extern void (*ll_sgemm)(const char *, const char *, const int *, const int *, co
                         const float *, float *, const int *);
 extern void ll_parallel_for(void (*)(void *, long, long), void *, long, long, long);
 """
-_BIAS = """
-static void {entry}_bias(void *ctx, long lo, long hi) {{
+_ROWS = """
+static void {entry}_{name}(void *ctx, long lo, long hi) {{
   char *const *b = ctx;
 {sizes}  for (long r = lo; r < hi; ++r) {{
-    long i = r % {m};
-    float *c = (float *)b[3] + {row_offset} + i * {cm};
-    const float *bias = (const float *)b[2];
-    for (long j = 0; j < {n}; ++j) c[j] = bias[j * {stride}];
-  }}
+    float *c = (float *)b[{out}] + {c_row};
+{body}  }}
 }}
 """
+_PLUS = """    const float *d = (const float *)b[2] + {d_row};
+    for (long j = 0; j < {n}; ++j) c[j] = d[j * {stride}];
+"""
+# NaN stays: it is not below 0.
+_ACT = {
+    "relu": "    for (long j = 0; j < {n}; ++j) c[j] = c[j] < 0 ? 0 : c[j];\n",
+    "gelu": "    long j = 0;\n"
+    "    for (; j + W <= {n}; j += W) {{\n"
+    "      vf v = ll_ld_f32(c + j);\n"
+    "      ll_st_f32(c + j, 0.5f * v * (1.0f + ll_erf(v * 0.707106781f)));\n"
+    "    }}\n"
+    "    for (; j < {n}; ++j) c[j] = 0.5f * c[j] * (1.0f + ll_erf_s(c[j] * 0.707106781f));\n",
+}
 _CALL = """
 void {entry}(char *const *b, long threads) {{
   (void)threads;
 {sizes}  const int m = {n}, n = {m}, k = {k}, lda = {ldb}, ldb = {lda}, ldc = {ldc};
-  const float one = 1, beta = {beta};
+  const float alpha = {alpha}, beta = {beta};
 {fill}{loops}
-    ll_sgemm("{tb}", "{ta}", &m, &n, &k, &one, (const float *)b[1] + {b_offset}, &lda,
+    ll_sgemm("{tb}", "{ta}", &m, &n, &k, &alpha, (const float *)b[1] + {b_offset}, &lda,
              (const float *)b[0] + {a_offset}, &ldb, &beta,
              (float *)b[{out}] + {c_offset}, &ldc);
-}}
+{finish}}}
 """
 
 
@@ -119,42 +133,41 @@ def _sgemm(kernel: LibraryKernel) -> KernelCode:
         return c_text(x, lambda s: f"s_{s.name}")
 
     loops = "".join(
-        f"  for (long i{d} = 0; i{d} < {c(row[0])}; ++i{d})\n" for d, row in enumerate(batch)
+        f"  for (long i{d} = 0; i{d} < {c(loop[0])}; ++i{d})\n" for d, loop in enumerate(batch)
     )
 
     def offset(column: int) -> str:
-        terms = [f"i{d} * {c(row[column])}" for d, row in enumerate(batch)]
+        terms = [f"i{d} * {c(loop[column])}" for d, loop in enumerate(batch)]
         return " + ".join(terms) or "0"
 
-    def row_offset() -> str:
-        """Where the C of batch number r / m begins."""
-        terms, below = [], m
-        for row in reversed(batch):
-            terms.append(f"r / {c(below)} % {c(row[0])} * {c(row[3])}")
-            below *= row[0]
-        return " + ".join(reversed(terms)) or "0"
+    def row(steps: Sequence[Any], step: Any) -> str:
+        """Where row r of all, counted over the batch, begins."""
+        terms, below = [f"r % {c(m)} * {c(step)}"], m
+        for loop, stride in zip(reversed(batch), reversed(steps)):
+            terms.append(f"r / {c(below)} % {c(loop[0])} * {c(stride)}")
+            below *= loop[0]
+        return " + ".join(reversed(terms))
 
-    biased = at["bias"] is not None
+    plus, act = at["plus"], at["act"]
     rows = m
-    for row in batch:
-        rows *= row[0]
+    for loop in batch:
+        rows *= loop[0]
     entry = "gemm_" + digest(repr(sorted(at.items())))[:12]
     fields = {
         "entry": entry,
         "m": c(m),
         "n": c(n),
         "k": c(k),
-        "cm": c(cm),
         "ta": ta,
         "tb": tb,
         "lda": c(largest(lda, 1, k if ta == "N" else m)),
         "ldb": c(largest(ldb, 1, n if tb == "N" else k)),
         "ldc": c(largest(cm, 1, n)),
-        "stride": at["bias"] if at["bias"] is None else c(at["bias"]),
-        "beta": int(biased),
-        "out": 3 if biased else 2,
+        "alpha": repr(at["alpha"]),
+        "beta": "0" if plus is None else repr(at["beta"]),
+        "out": 2 if plus is None else 3,
         "loops": loops,
-        "row_offset": row_offset(),
+        "c_row": row([loop[3] for loop in batch], cm),
         "a_offset": offset(1),
         "b_offset": offset(2),
         "c_offset": offset(3),
@@ -162,13 +175,25 @@ def _sgemm(kernel: LibraryKernel) -> KernelCode:
             f"  const long s_{s.name} = ((const long *)b[{len(kernel.reads) + 1}])[{j}];\n"
             for j, s in enumerate(symbols)
         ),
-        "fill": f"  ll_parallel_for({entry}_bias, (void *)b, {c(rows)}, 64, threads);\n"
-        if biased
-        else "",
+        "fill": "",
+        "finish": "",
     }
-    text = _SGEMM + (_BIAS.format(**fields) if biased else "") + _CALL.format(**fields)
+    text = _SGEMM
+    share = "  ll_parallel_for({entry}_{name}, (void *)b, {rows}, 64, threads);\n"
+    if plus is not None:
+        *steps, dm, dn = plus
+        body = _PLUS.format(d_row=row(steps, dm), stride=c(dn), n=c(n))
+        text += _ROWS.format(**fields, name="plus", body=body)
+        fields["fill"] = share.format(entry=entry, name="plus", rows=c(rows))
+    if act:
+        text += _ROWS.format(**fields, name=act, body=_ACT[act].format(n=c(n)))
+        fields["finish"] = share.format(entry=entry, name=act, rows=c(rows))
+    text += _CALL.format(**fields)
     names = tuple(s.name for s in symbols)
-    return KernelCode(entry, text, (*kernel.reads, *kernel.writes), sizes=names)
+    width = replace(Machine(), vector_bytes=cc.cpu().vector_bytes)
+    helpers = prelude(width) if act == "gelu" else ""
+    params = (*kernel.reads, *kernel.writes)
+    return KernelCode(entry, text, params, prelude=helpers, sizes=names)
 
 
 def _torch_product(
@@ -184,9 +209,11 @@ def _torch_product(
     b = reads[1].as_strided((*sizes, k, n), (*strides[1], *at["b"]))
     out = writes[0].as_strided((*sizes, m, n), (*strides[2], *at["c"]))
     result = torch.matmul(a, b)
-    if at["bias"] is not None:
-        result += reads[2].as_strided((n,), (at["bias"],))
-    out.copy_(result)
+    if at["alpha"] != 1.0:
+        result *= at["alpha"]
+    if at["plus"] is not None:
+        result += at["beta"] * reads[2].as_strided((*sizes, m, n), at["plus"])
+    out.copy_(activate(at["act"], result))
 
 
 def _library(kernel: LibraryKernel) -> Code:

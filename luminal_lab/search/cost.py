@@ -167,14 +167,23 @@ def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
     memory = (traffic + again) / rate
     if kernel.routine == "library":
         return _declared_cost(kernel, machine, traffic, memory)
-    flops = gemm_flops(kernel.attrs) if kernel.routine == "gemm" else 0.0
-    compute = flops / (machine.dot_flops * LIBRARY_RATE)
+    flops, special = 0.0, 0.0
+    compute = 0.0
+    if kernel.routine == "gemm":
+        flops = gemm_flops(kernel.attrs)
+        compute = flops / (machine.dot_flops * LIBRARY_RATE)
+        # What is added is copied into the result first; an activation passes over it again.
+        passes = (kernel.attrs["plus"] is not None) + bool(kernel.attrs["act"])
+        memory += 2 * passes * written / rate
+        if kernel.attrs["act"] == "gelu":
+            special = written / F32.bytes
+            compute += special / machine.special_ops
     # Only products in float32 are called from C; others go through PyTorch.
     direct = kernel.routine == "gemm" and all(b.dtype is F32 for b in kernel.buffers.values())
     calls = math.prod(loop[0] for loop in kernel.attrs["batch"]) if direct else 1
     start = max(machine.launch, BARRIER) * calls if direct else DISPATCH
     seconds = start + _together(compute, memory)
-    return KernelCost(seconds, traffic, flops, 0.0, 0.0, memory, compute)
+    return KernelCost(seconds, traffic, flops, 0.0, special, memory, compute)
 
 
 def _declared_cost(

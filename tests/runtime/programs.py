@@ -150,7 +150,7 @@ def run_code(code: Code, tensors: list[torch.Tensor], writes: int = 1) -> None:
         code.run(tensors[:-writes], tensors[-writes:])
         return
     native()
-    library = cc.load(cc.shared_library([cc.Unit(code.entry, code.text)]))
+    library = cc.load(cc.shared_library([code.unit]))
     table = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
     entry = getattr(library, code.entry)
     entry.argtypes = (ctypes.c_void_p, ctypes.c_long)

@@ -3,7 +3,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from luminal_lab.egraph.gemm import GemmForm
+from luminal_lab.egraph.gemm import GemmForm, activate
 from luminal_lab.egraph.values import Buffer
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.dtypes import BF16, BOOL, F32, F64, I64
@@ -40,7 +40,7 @@ def test_products(turn_a, turn_b, biased, dtype, batch, m, n, k):
     rows = zip(batch, a.stride(), b.stride(), out.stride())
     form = GemmForm(
         tuple(rows), m, n, k, a.stride()[-2:], b.stride()[-2:], out.stride()[-2:],
-        1 if biased else None,
+        (*(0 for _ in batch), 0, 1) if biased else None,
     )  # fmt: skip
     shapes = [(a.mT if turn_a else a).shape, (b.mT if turn_b else b).shape]
     operands = [a, b]
@@ -54,6 +54,28 @@ def test_products(turn_a, turn_b, biased, dtype, batch, m, n, k):
     want = a.double() @ b.double() + (bias.double() if biased else 0)
     error = 2e-2 if dtype is BF16 else 1e-5
     torch.testing.assert_close(out.double(), want, rtol=error, atol=error)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("act", ["", "relu", "gelu"])
+@pytest.mark.parametrize("along", ["matrix", "rows", "columns", "batch"])
+def test_scaled_products_plus_a_scaled_matrix_with_an_activation(dtype, act, along):
+    kind = getattr(torch, dtype.torch_name)
+    a, b = torch.randn(3, 5, 7, dtype=kind), torch.randn(3, 7, 37, dtype=kind)
+    a[0, 0, 0] = float("nan")
+    shape = {"matrix": (3, 5, 37), "rows": (5, 1), "columns": (37,), "batch": (3, 1, 1)}[along]
+    d = torch.randn(shape, dtype=kind)
+    spread = d.expand(3, 5, 37)
+    out = torch.empty(3, 5, 37, dtype=kind)
+    form = GemmForm(
+        ((3, 35, 259, 185),), 5, 37, 7, (7, 1), (37, 1), (37, 1),
+        spread.stride(), alpha=-0.5, beta=2.0, act=act,
+    )  # fmt: skip
+    code = library_code(product(form, dtype, [a.shape, b.shape, d.shape, out.shape]))
+    assert isinstance(code, KernelCode) == (dtype is F32)
+    run_code(code, [a, b, d, out])
+    want = activate(act, -0.5 * (a.double() @ b.double()) + 2.0 * d.double())
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_a_broadcast_operand_has_stride_zero():

@@ -1,13 +1,16 @@
 """The order in which the cost model puts forms of one computation; no absolute times."""
 
 import math
+from dataclasses import asdict, replace
 
 import pytest
 
+from luminal_lab.egraph.gemm import GemmForm
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value
 from luminal_lab.hlir.dtypes import BOOL, F32, I64
 from luminal_lab.hlir.index import Index
 from luminal_lab.search import LibraryKernel, Machine, kernel_cost
+from luminal_lab.search.cost import KernelCost
 
 MACHINE = Machine()
 
@@ -191,7 +194,14 @@ def test_constant_operands_are_packed_when_built():
 
 def test_a_library_product_is_priced_by_its_form():
     names = {n: Buffer(n, (1024, 1024), F32) for n in "abc"}
-    attrs = {"batch": ((2, 0, 0, 0),), "m": 1024, "n": 1024, "k": 512}
-    cost = kernel_cost(LibraryKernel("gemm", ("a", "b"), ("c",), names, attrs), MACHINE)
+    form = GemmForm(((2, 0, 0, 0),), 1024, 1024, 512, (512, 1), (1024, 1), (1024, 1))
+
+    def priced(form: GemmForm) -> KernelCost:
+        kernel = LibraryKernel("gemm", ("a", "b"), ("c",), names, asdict(form))
+        return kernel_cost(kernel, MACHINE)
+
+    cost = priced(form)
     assert cost.dot == 2 * 2 * 1024 * 1024 * 512
     assert cost.bound == "compute"
+    rectified, curved = (priced(replace(form, act=act)).seconds for act in ("relu", "gelu"))
+    assert cost.seconds < rectified < curved  # one more pass, and then exponentials in it
