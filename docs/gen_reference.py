@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "luminal_lab"
 PAGES = {
     "api": "What `import luminal_lab as ll` offers.",
     "capture": "PyTorch programs become an `Hlir`.",
+    "tensor": "Programs written directly: `Graph` and `Tensor`.",
     "hlir": "The graph of primitives, its text form and its reference interpreter.",
     "egraph": "Encoding, saturation, read-out and explanations.",
     "search": "Choices, extraction, cost, verification and the tuning database.",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from luminal_lab.runtime import Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result
     from luminal_lab.session import Session
+    from luminal_lab.tensor import Graph, Tensor, cat, stack, where
     from luminal_lab.widgets import Workbench
 
 __version__ = "0.1.0"
@@ -49,12 +50,17 @@ _HOME = {
     "Candidate": "search",
     "EGraph": "egraph",
     "Executable": "runtime",
+    "Graph": "tensor",
     "Hlir": "hlir",
     "Limits": "egraph",
     "Profile": "runtime",
     "Result": "search",
     "Session": "session",
+    "Tensor": "tensor",
     "Workbench": "widgets",
+    "cat": "tensor",
+    "stack": "tensor",
+    "where": "tensor",
 }
 
 __all__ = [
@@ -62,16 +68,19 @@ __all__ = [
     "Candidate",
     "EGraph",
     "Executable",
+    "Graph",
     "Hlir",
     "Limits",
     "LuminalError",
     "Profile",
     "Result",
     "Session",
+    "Tensor",
     "Workbench",
     "__version__",
     "build",
     "capture",
+    "cat",
     "check_rule",
     "compile",
     "load",
@@ -79,6 +88,8 @@ __all__ = [
     "sample",
     "saturate",
     "search",
+    "stack",
+    "where",
 ]
 
 

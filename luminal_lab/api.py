@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from luminal_lab.hlir import Hlir
     from luminal_lab.runtime import CpuTarget, Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result, Strategy
+    from luminal_lab.tensor import Graph
 
 Rules: TypeAlias = "str | Path | RuleSet | Sequence[str | Path | RuleSet] | None"
 TARGETS = ("cpu", "cuda", "mps")
@@ -51,15 +52,16 @@ def target_of(name: str, executor: Executor | Any = None) -> CpuTarget:
 
 
 def capture(
-    module_or_fn: Callable[..., Any],
-    args: Sequence[Any],
+    module_or_fn: Callable[..., Any] | Graph,
+    args: Sequence[Any] = (),
     kwargs: dict[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Hlir:
     """Capture a PyTorch module or function as an Hlir.
 
     Arguments:
-        module_or_fn: An `nn.Module`, a function of tensors, or an `ExportedProgram`.
+        module_or_fn: An `nn.Module`, a function of tensors, or an `ExportedProgram`; a
+            `ll.Graph` is a program already and takes no arguments.
         args: Example positional arguments; shapes and dtypes are taken from them.
         kwargs: Example keyword arguments.
         dynamic_shapes: As for `torch.export.export`. The sizes of the examples are the ones
@@ -77,9 +79,22 @@ def capture(
     >>> [node.op for node in hlir.nodes]
     ['Input', 'Input', 'Add']
     """
+    from luminal_lab.tensor.graph import Graph
+
+    if isinstance(module_or_fn, Graph):
+        _refuse_examples(args, kwargs, dynamic_shapes)
+        return module_or_fn.hlir()
     from luminal_lab.capture import capture as run
 
     return run(module_or_fn, tuple(args), kwargs, dynamic_shapes)
+
+
+def _refuse_examples(*examples: Any) -> None:
+    if any(examples):
+        raise LuminalError(
+            "a Graph declares its own inputs and takes no example arguments",
+            fix="ll.compile(g)",
+        )
 
 
 @overload
@@ -284,8 +299,8 @@ def profile(exe: Executable, args: Sequence[Any], **options: Any) -> Profile:
 
 
 def compile(
-    module_or_fn: Callable[..., Any],
-    args: Sequence[Any],
+    module_or_fn: Callable[..., Any] | Graph,
+    args: Sequence[Any] = (),
     kwargs: dict[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,

@@ -26,6 +26,10 @@ class CaptureError(LuminalError):
     """A PyTorch program could not be turned into an Hlir."""
 
 
+class TensorError(LuminalError):
+    """An operation of the Tensor API was given shapes, dtypes or values that do not fit it."""
+
+
 class HlirError(LuminalError):
     """An Hlir is ill-formed, or its text form does not parse."""
 

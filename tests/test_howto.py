@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parent.parent / "docs" / "howto" / "ask-why.md"
+import pytest
+
+HOWTO = Path(__file__).parent.parent / "docs" / "howto"
+PAGE = HOWTO / "ask-why.md"
 
 
 def test_the_questions_of_the_page_have_answers() -> None:
@@ -20,3 +23,11 @@ def test_the_questions_of_the_page_have_answers() -> None:
     said = repr(space["egraph"].why_not("max-constant", 7))
     for line in shown[1].strip().splitlines():
         assert line in said, said
+
+
+@pytest.mark.parametrize("page", ["write-a-program"])
+def test_the_blocks_of_a_page_run(page: str) -> None:
+    path = HOWTO / f"{page}.md"
+    space: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S):
+        exec(compile(block, str(path), "exec"), space)

@@ -15,7 +15,7 @@ from luminal_lab import resources
 from luminal_lab.errors import LuminalError
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINE = ("hlir", "capture", "egraph", "search", "codegen", "runtime")
+ENGINE = ("hlir", "tensor", "capture", "egraph", "search", "codegen", "runtime")
 
 # Refuses what only a notebook has, then imports the modules named on the command line.
 _WITHOUT_JUPYTER = """

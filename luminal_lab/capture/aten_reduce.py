@@ -28,16 +28,20 @@ def _over(x: Tensor, over: Dims) -> list[int]:
 def _sum(
     call: Call, x: Tensor, over: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    return F.sum_(F.wide(x) if call.dtype.is_float and x.dtype.is_float else x.cast(call.dtype),
-                  _over(x, over), keepdim).cast(call.dtype)  # fmt: skip
+    return F.sum_(_summed(call, x), _over(x, over), keepdim).cast(call.dtype)
 
 
 @lowers("mean.dim", "mean.default")
 def _mean(
     call: Call, x: Tensor, over: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
-    x = F.wide(x) if x.dtype.is_float else x.cast(call.dtype)
-    return F.mean(x, _over(x, over), keepdim).cast(call.dtype)
+    return F.mean(_summed(call, x), _over(x, over), keepdim).cast(call.dtype)
+
+
+def _summed(call: Call, x: Tensor) -> Tensor:
+    """In the dtype in which PyTorch adds: the result's, float32 between 16-bit ones."""
+    wide = call.dtype.is_float and call.dtype.bits <= 32 and x.dtype.is_float
+    return F.wide(x) if wide else x.cast(call.dtype)
 
 
 @lowers("var.correction", "var.dim", "var.default")
