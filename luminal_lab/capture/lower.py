@@ -23,7 +23,8 @@ from luminal_lab.hlir.sizes import Size
 from luminal_lab.hlir.tensor import Graph, Tensor
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parent)
+_HERE = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "api.py"))
+_MADE = ("<eval_with_key>", "<frozen", "<__array_function__")  # written by torch and by Python
 # Calls without a result that matters: checks on what capture already knows.
 _CHECKS = {
     "_assert_async.default", "_assert_async.msg", "_assert_scalar.default",
@@ -361,8 +362,9 @@ def _path(entry: Any) -> str:
 
 
 def _line(trace: str | None) -> str:
-    """The innermost frame of the user's own code, else the innermost one."""
+    """The innermost frame of the user's own code, else PyTorch's innermost one."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', trace or "")
+    frames = [f for f in frames if not f[0].startswith((*_HERE, *_MADE))]
     if not frames:
         return ""
     own = [f for f in frames if not _is_foreign(f[0])]
@@ -371,7 +373,7 @@ def _line(trace: str | None) -> str:
 
 
 def _is_foreign(file: str) -> bool:
-    return file.startswith((_TORCH, _HERE, "<"))
+    return file.startswith((_TORCH, *_HERE, *_MADE))
 
 
 class _UserFrames(set):

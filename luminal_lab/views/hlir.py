@@ -22,6 +22,7 @@ from luminal_lab.views.html import (
     scroll,
     table,
 )
+from luminal_lab.views.sources import line_table
 from luminal_lab.views.svg import Arrow, Box, Diagram, capped, draw, to_digraph
 from luminal_lab.views.terms import number
 
@@ -55,6 +56,7 @@ def body(hlir: Hlir) -> list[Html]:
         out.append(_inner_graphs(hlir, nodes, depth))
     if any(node.source.module for node in hlir.nodes):
         out.append(fold("Modules", module_table(hlir)))
+        out.append(fold("Source lines", line_table(hlir)))
     out.append(fold(f"All {units.plural(len(hlir.nodes), 'node')}", node_table(hlir)))
     if fallbacks:
         out.append(fold("Fallbacks", node_table(hlir, fallbacks), open_=True))

@@ -15,6 +15,7 @@ class Table {
     root.append(element("div", { class: "ll ll-table" },
       element("div", { class: "bar" }, this.filter, this.note), this.body));
     this.listeners = ["rows", "columns", "selected", "pinned", "height"].map((n) => [`change:${n}`, () => this.draw()]);
+    this.listeners.push(["change:marked", () => this.mark()]);
     for (const [name, f] of this.listeners) model.on(name, f);
     this.draw();
   }
@@ -72,9 +73,23 @@ class Table {
     this.body.replaceChildren(element("table", {},
       element("thead", {}, element("tr", {}, element("th", { scope: "col" }, element("span", { class: "hide" }, "pinned")), ...head)),
       element("tbody", {}, ...body)));
+    this.light();
     const all = this.model.get("rows").length;
     this.note.textContent = rows.length > SHOWN ? `showing ${SHOWN} of ${rows.length.toLocaleString("en")} rows`
       : rows.length < all ? `${rows.length.toLocaleString("en")} of ${all.toLocaleString("en")} rows` : `${all.toLocaleString("en")} rows`;
+  }
+
+  light() {
+    const marked = new Set(this.model.get("marked"));
+    for (const row of this.body.querySelectorAll("tr[data-key]")) row.classList.toggle("linked", marked.has(row.dataset.key));
+  }
+
+  mark() {
+    this.light();
+    const row = this.body.querySelector("tr.linked");
+    if (!row) return; // within the table only: the page stays where it is
+    const [top, bottom] = [row.offsetTop, row.offsetTop + row.offsetHeight];
+    if (top < this.body.scrollTop + 32 || bottom > this.body.scrollTop + this.body.clientHeight) this.body.scrollTop = top - 40;
   }
 
   order(key) {

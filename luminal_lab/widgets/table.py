@@ -36,6 +36,7 @@ class TableView(anywidget.AnyWidget):
         rows: Dicts with a unique text `"key"`; None shows as a dash. `"<column>_tone"` may be
             `"good"`, `"bad"` or `"muted"`.
         selected: The key of the selected row, `""` for none.
+        marked: Keys of rows that belong to what is selected elsewhere; the first is shown.
         pinned: Keys of rows that stay on top.
         height: At most, in px.
 
@@ -51,6 +52,7 @@ class TableView(anywidget.AnyWidget):
     columns = traitlets.List().tag(sync=True)
     rows = traitlets.List().tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)
+    marked = traitlets.List(traitlets.Unicode()).tag(sync=True)
     pinned = traitlets.List(traitlets.Unicode()).tag(sync=True)
     height = traitlets.Int(320).tag(sync=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -182,6 +184,14 @@ class Block(nn.Module):
 
 def helper(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x)
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<ipython-input-3-0123>", "/tmp/ipykernel_7/9.py"])
+def test_lines_of_code_without_a_file_are_the_users_too(file: str) -> None:
+    names = dict[str, Any]()
+    exec(compile("import torch\ndef fn(x):\n    return torch.exp(x)", file, "exec"), names)
+    hlir = capture(names["fn"], (torch.ones(2),))
+    assert hlir.nodes[-1].source.line == f"{file}:3 in fn"
 
 
 def test_nodes_know_their_line_module_and_operator() -> None:

@@ -71,6 +71,16 @@ def test_the_keyboard_selects(show: Any, table: TableView) -> None:
     assert names(page) == ["softmax"]
 
 
+def test_rows_that_belong_to_a_selection_elsewhere_are_marked(show: Any) -> None:
+    rows = [{"key": str(n), "name": f"row {n}"} for n in range(60)]
+    page = show(TableView("kernels", [column("name", "name")], rows, height=160))
+    page.evaluate("model.set('marked', ['40', '41'])")
+    assert page.locator("tr.linked").all_inner_texts() == ["☆\trow 40", "☆\trow 41"]
+    assert page.evaluate("document.querySelector('.rows').scrollTop") > 0
+    page.fill("input", "41")
+    assert page.locator("tr.linked").count() == 1
+
+
 def test_no_serious_accessibility_violation(show: Any, table: TableView) -> None:
     axe = pytest.importorskip("axe_core_python.sync_playwright")
     found = axe.Axe().run(show(table))["violations"]

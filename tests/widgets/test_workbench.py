@@ -111,6 +111,29 @@ def test_a_selection_goes_through_the_panels(bench: Workbench) -> None:
     assert bench.candidate.graph.highlighted
 
 
+def two_lines(x: torch.Tensor) -> torch.Tensor:
+    y = torch.exp(x)
+    return y.cumsum(-1)
+
+
+def test_source_lines_and_what_came_from_them_select_each_other() -> None:
+    bench = Workbench(two_lines, (torch.randn(4, 8),))
+    first, second = bench.model.lines.rows
+    assert (first["function"], first["text"]) == ("two_lines", "y = torch.exp(x)")
+    bench.model.lines.selected = first["key"]
+    hlir = bench.state.hlir
+    assert {hlir.nodes[n].source.line for n in bench.state.nodes} == {first["key"]}
+    assert bench.model.graph.highlighted
+    assert bench.model.lines.marked == [first["key"]]
+    other = next(n for n, node in enumerate(hlir.nodes) if node.source.line == second["key"]
+                 and f"n{n}" in {b.key for b in bench.model.graph.graph.nodes})  # fmt: skip
+    bench.model.graph.selected = f"n{other}"
+    assert bench.model.lines.marked == [second["key"]]
+    assert bench.model.lines.selected == ""
+    ready(bench)
+    assert "y.cumsum(-1)" in bench.kernels.formula.value
+
+
 def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
     ready(bench)
     kernels = bench.kernels

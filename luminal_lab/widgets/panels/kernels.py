@@ -16,7 +16,8 @@ from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import kernels as kernels_view
 from luminal_lab.views import units
 from luminal_lab.views.highlight import code
-from luminal_lab.views.html import el, table
+from luminal_lab.views.html import el, fold, table
+from luminal_lab.views.sources import lines_of
 from luminal_lab.widgets.panels.base import (
     Panel,
     button,
@@ -113,7 +114,7 @@ class KernelsPanel(Panel):
         formula = candidate_view.mathematics_of(
             found.kernels[k], candidate_view.first_bind(found, k)
         )
-        put(self.formula, el("div", formula, class_="term"))
+        put(self.formula, el("div", formula, class_="term"), self._came_from(found.kernels[k]))
         self._sources()
         kernel = self.kernel
         if kernel is None:
@@ -129,6 +130,18 @@ class KernelsPanel(Panel):
         offer(self.schedule, points)
         self._fresh()
         self._render()
+
+    def _came_from(self, kernel: Any) -> Any:
+        """The user's lines that a kernel computes."""
+        hlir = self.state.hlir
+        lines = lines_of(hlir, kernel.nodes) if hlir is not None else []
+        if not lines:
+            return ""
+        said = [
+            el("li", el("code", line.place, title=line.source), " ", el("code", line.text))
+            for line in lines
+        ]
+        return fold(f"From {units.plural(len(lines), 'source line')}", el("ul", *said))
 
     def _sources(self) -> None:
         found, k = self.state.candidate, self.pick.value

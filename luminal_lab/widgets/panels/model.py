@@ -10,8 +10,19 @@ from luminal_lab.egraph import Limits
 from luminal_lab.views import graphs
 from luminal_lab.views import hlir as hlir_view
 from luminal_lab.views.html import fold
+from luminal_lab.views.sources import operators, source_lines, work
 from luminal_lab.widgets.graph import GraphView
 from luminal_lab.widgets.panels.base import Panel, button, html, nothing, number, put, row
+from luminal_lab.widgets.table import TableView, column
+
+COLUMNS = [
+    column("place", "line", code=True),
+    column("function", "function"),
+    column("text", "source", code=True),
+    column("operators", "operators"),
+    column("nodes", "nodes", number=True),
+    column("work", "work", unit="FLOP"),
+]
 
 
 class ModelPanel(Panel):
@@ -23,7 +34,9 @@ class ModelPanel(Panel):
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""
         self.graph = GraphView(graphs.GraphData("Graph", (), ()))
+        self._of: dict[str, tuple[int, ...]] = {}  # nodes by source line
         self.facts = html(nothing("Nothing is captured yet."))
+        self.lines = TableView("source lines", COLUMNS, height=220)
         self.tables = html()
         limits = Limits()
         self.iterations = number("iterations", limits.iterations, "Iterations per region")
@@ -33,10 +46,11 @@ class ModelPanel(Panel):
             "Saturate", "Grow the e-graph with the rules", self.saturate, primary=True
         )
         self.graph.observe(self._select, "selected")
+        self.lines.observe(self._of_line, "selected")
         self.state.observe(self._light, "nodes")
         self.follow("hlir", self._show)
         controls = row(self.go, self.iterations, self.rows, self.seconds)
-        return [controls, self.facts, self.graph, self.tables]
+        return [controls, self.facts, self.graph, self.lines, self.tables]
 
     def saturate(self) -> None:
         """Start the saturation."""
@@ -52,6 +66,14 @@ class ModelPanel(Panel):
             return
         put(self.facts, hlir_view.summary(hlir))
         self.graph.show(graphs.of_hlir(hlir))
+        self._of = {line.source: line.nodes for line in source_lines(hlir)}
+        self.lines.marked = []
+        self.lines.show([
+            {"key": line.source, "place": line.place, "function": line.function,
+             "text": line.text, "operators": operators(hlir, line), "nodes": len(line.nodes),
+             "work": work(hlir, line)}
+            for line in source_lines(hlir)
+        ])  # fmt: skip
         tables = [fold("Modules", hlir_view.module_table(hlir))]
         custom = [n for n, node in enumerate(hlir.nodes) if node.op == "Custom"]
         if custom:
@@ -63,7 +85,15 @@ class ModelPanel(Panel):
         key = change["new"]
         self.state.nodes = self.graph.hlir_of(key) if key else ()
 
+    def _of_line(self, change: dict) -> None:
+        if change["new"]:
+            self.state.nodes = self._of[change["new"]]
+
     def _light(self, change: dict) -> None:
+        found = set(change["new"])
+        self.lines.marked = [s for s, nodes in self._of.items() if found.intersection(nodes)]
+        if self.lines.selected and found != set(self._of.get(self.lines.selected, ())):
+            self.lines.selected = ""
         own = self.graph.hlir_of(self.graph.selected) if self.graph.selected else ()
         if tuple(change["new"]) != tuple(own):
             self.graph.select_hlir(set(change["new"]))
