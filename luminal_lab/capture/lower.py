@@ -362,9 +362,13 @@ def _path(entry: Any) -> str:
 
 
 def _line(trace: str | None) -> str:
-    """The innermost frame of the user's own code, else PyTorch's innermost one."""
+    """The innermost frame of the user's own code, else PyTorch's innermost one.
+
+    Who called `capture` is none: only frames inside of it count.
+    """
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', trace or "")
-    frames = [f for f in frames if not f[0].startswith((*_HERE, *_MADE))]
+    ours = [k for k, f in enumerate(frames) if f[0].startswith(_HERE)]
+    frames = [f for f in frames[max(ours, default=-1) + 1 :] if not f[0].startswith(_MADE)]
     if not frames:
         return ""
     own = [f for f in frames if not _is_foreign(f[0])]
@@ -377,10 +381,15 @@ def _is_foreign(file: str) -> bool:
 
 
 class _UserFrames(set):
-    """Stands for the set of frames that a stack trace keeps: all those outside of PyTorch."""
+    """Stands for the set of frames that a stack trace keeps: all those outside of PyTorch.
+
+    Our own are among them: they part who calls `capture` from what it traces.
+    """
 
     def __contains__(self, frame: object) -> bool:
-        return not _is_foreign(frame[0]) if isinstance(frame, tuple) else False
+        if not isinstance(frame, tuple):
+            return False
+        return frame[0].startswith(_HERE) or not _is_foreign(frame[0])
 
 
 @contextmanager

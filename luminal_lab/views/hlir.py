@@ -56,6 +56,7 @@ def body(hlir: Hlir) -> list[Html]:
         out.append(_inner_graphs(hlir, nodes, depth))
     if any(node.source.module for node in hlir.nodes):
         out.append(fold("Modules", module_table(hlir)))
+    if any(node.source.line for node in hlir.nodes):
         out.append(fold("Source lines", line_table(hlir)))
     out.append(fold(f"All {units.plural(len(hlir.nodes), 'node')}", node_table(hlir)))
     if fallbacks:

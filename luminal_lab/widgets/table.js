@@ -75,8 +75,9 @@ class Table {
       element("tbody", {}, ...body)));
     this.light();
     const all = this.model.get("rows").length;
+    const said = (n) => `${n.toLocaleString("en")} row${n === 1 ? "" : "s"}`;
     this.note.textContent = rows.length > SHOWN ? `showing ${SHOWN} of ${rows.length.toLocaleString("en")} rows`
-      : rows.length < all ? `${rows.length.toLocaleString("en")} of ${all.toLocaleString("en")} rows` : `${all.toLocaleString("en")} rows`;
+      : rows.length < all ? `${rows.length.toLocaleString("en")} of ${all.toLocaleString("en")} rows` : said(all);
   }
 
   light() {

@@ -194,6 +194,12 @@ def test_lines_of_code_without_a_file_are_the_users_too(file: str) -> None:
     assert hlir.nodes[-1].source.line == f"{file}:3 in fn"
 
 
+def test_who_calls_capture_is_no_line_of_the_program() -> None:
+    hlir = capture(nn.Sequential(nn.Linear(2, 2), nn.GELU()), (torch.ones(2),))
+    assert not any("test_export" in n.source.line for n in hlir.nodes)
+    assert {n.source.module for n in hlir.nodes if n.source.aten} == {"0", "1"}
+
+
 def test_nodes_know_their_line_module_and_operator() -> None:
     hlir = capture(Block(), (torch.ones(2),))
     select = hlir.nodes[-1]

@@ -68,6 +68,7 @@ class ModelPanel(Panel):
         self.graph.show(graphs.of_hlir(hlir))
         self._of = {line.source: line.nodes for line in source_lines(hlir)}
         self.lines.marked = []
+        self.lines.layout.display = "" if self._of else "none"
         self.lines.show([
             {"key": line.source, "place": line.place, "function": line.function,
              "text": line.text, "operators": operators(hlir, line), "nodes": len(line.nodes),
