@@ -36,8 +36,8 @@ from luminal_lab.errors import LuminalError
 
 if TYPE_CHECKING:
     from luminal_lab.egraph import EGraph, Limits
-    from luminal_lab.hlir import Hlir
-    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.hlir import Bucket, Hlir
+    from luminal_lab.runtime import Buckets, Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result
     from luminal_lab.session import Session
     from luminal_lab.tensor import Graph, Tensor, cat, stack, where
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Bucket": "hlir",
+    "Buckets": "runtime",
     "Budget": "search",
     "Candidate": "search",
     "EGraph": "egraph",
@@ -64,6 +66,8 @@ _HOME = {
 }
 
 __all__ = [
+    "Bucket",
+    "Buckets",
     "Budget",
     "Candidate",
     "EGraph",

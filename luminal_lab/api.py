@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from luminal_lab.egraph.ruleset import RuleSet
     from luminal_lab.egraph.soundness import RuleCheck
     from luminal_lab.egraph.stepping import Stepping
-    from luminal_lab.hlir import Hlir
-    from luminal_lab.runtime import CpuTarget, Executable, Profile
+    from luminal_lab.hlir import Bucket, Hlir
+    from luminal_lab.runtime import Buckets, CpuTarget, Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result, Strategy
     from luminal_lab.tensor import Graph
 
@@ -291,11 +292,53 @@ def build(candidate: Candidate, *, freeze: bool = True, progress: bool = False) 
     return run(candidate, freeze=freeze, progress=progress)
 
 
-def profile(exe: Executable, args: Sequence[Any], **options: Any) -> Profile:
-    """Time an executable kernel by kernel on `args`; see `Profile`."""
+def profile(exe: Executable | Buckets, args: Sequence[Any], **options: Any) -> Profile:
+    """Time an executable kernel by kernel on `args`; see `Profile`.
+
+    Of `Buckets` the part that runs `args` is timed; `exe.profiles()` times each.
+    """
+    from luminal_lab.runtime.buckets import Buckets
     from luminal_lab.runtime.profiling import profile as run
 
+    if isinstance(exe, Buckets):
+        exe = exe.part(*args, **options.get("kwargs") or {}).executable
     return run(exe, tuple(args), **options)
+
+
+@overload
+def compile(
+    module_or_fn: Callable[..., Any] | Graph,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    buckets: None = None,
+    target: str = "cpu",
+    budget: Budget | None = None,
+    seed: int = 0,
+    rules: Rules = None,
+    freeze: bool = True,
+    progress: bool = False,
+    executor: Executor | Any = None,
+) -> Executable: ...
+
+
+@overload
+def compile(
+    module_or_fn: Callable[..., Any] | Graph,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    buckets: Mapping[str, Bucket | Sequence[Bucket]],
+    target: str = "cpu",
+    budget: Budget | None = None,
+    seed: int = 0,
+    rules: Rules = None,
+    freeze: bool = True,
+    progress: bool = False,
+    executor: Executor | Any = None,
+) -> Buckets: ...
 
 
 def compile(
@@ -304,6 +347,7 @@ def compile(
     kwargs: dict[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    buckets: Mapping[str, Bucket | Sequence[Bucket]] | None = None,
     target: str = "cpu",
     budget: Budget | None = None,
     seed: int = 0,
@@ -311,7 +355,7 @@ def compile(
     freeze: bool = True,
     progress: bool = False,
     executor: Executor | Any = None,
-) -> Executable:
+) -> Executable | Buckets:
     """Capture, saturate, search and build in one call.
 
     Arguments:
@@ -320,6 +364,8 @@ def compile(
         kwargs: Example keyword arguments.
         dynamic_shapes: Dims that may vary from call to call, as for `torch.export.export`: one
             compilation serves their whole range.
+        buckets: Ranges of dims that get kernels of their own, by the name of the dim (of a
+            `torch.export.Dim`, or `g.dim`): one search each, at the sizes that `tune_at` says.
         target: Where it runs.
         budget: How much to search.
         seed: For the search.
@@ -330,7 +376,7 @@ def compile(
 
     Returns:
         A callable with the module's own signature and result structure. Its stages are at
-        `exe.candidate` and `exe.candidate.hlir`.
+        `exe.candidate` and `exe.candidate.hlir`; with `buckets` a `Buckets` of several.
 
     >>> import torch, luminal_lab as ll
     >>> fn = ll.compile(torch.nn.GELU(), (torch.randn(16),), budget=ll.Budget("none"))
@@ -338,8 +384,8 @@ def compile(
     True
     """
     hlir = capture(module_or_fn, args, kwargs, dynamic_shapes)
-    return compile_hlir(
-        hlir,
+    run = partial(
+        compile_hlir,
         target=target,
         budget=budget,
         seed=seed,
@@ -348,6 +394,11 @@ def compile(
         progress=progress,
         executor=executor,
     )
+    if buckets is None:
+        return run(hlir)
+    from luminal_lab.runtime.buckets import compiled
+
+    return compiled(hlir, buckets, run)
 
 
 def compile_hlir(
@@ -383,11 +434,11 @@ def load(path: str | Path) -> Any:
     from luminal_lab.egraph import EGraph
     from luminal_lab.files import load_any
     from luminal_lab.hlir import Hlir
-    from luminal_lab.runtime import Executable, Profile
+    from luminal_lab.runtime import Buckets, Executable, Profile
     from luminal_lab.search import Candidate, Result
     from luminal_lab.session import Session, is_session
 
     if is_session(path):
         return Session(path)
-    stages = (Hlir, EGraph, Candidate, Result, Executable, Profile)
+    stages = (Hlir, EGraph, Candidate, Result, Executable, Buckets, Profile)
     return load_any(path, {stage.__name__.lower(): stage.load for stage in stages})

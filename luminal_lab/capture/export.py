@@ -12,11 +12,12 @@ import torch
 from torch._decomp import decomposition_table
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.export import ExportedProgram
+from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from luminal_lab.capture.lower import Complex, Lowerer, placeholders, user_frames, weight
-from luminal_lab.capture.symbols import known_symbols, symbols_of
+from luminal_lab.capture.symbols import known_symbols, names_of, symbols_of
 from luminal_lab.capture.table import dims
 from luminal_lab.errors import CaptureError
 from luminal_lab.hlir.dtypes import dtype as dtype_of
@@ -87,6 +88,7 @@ def capture(
     """
     name = type(module_or_fn).__name__
     owner: torch.nn.Module | None = None
+    named: Mapping[tuple[int, int], str] = {}
     if isinstance(module_or_fn, ExportedProgram):
         program = module_or_fn
     else:
@@ -97,10 +99,35 @@ def capture(
             owner = _as_module(module_or_fn)
         own_args, own_kwargs = _distinct((tuple(args), dict(kwargs or {})))
         program = _export(owner, own_args, own_kwargs, dynamic_shapes)
+        named = _named_dims(owner, own_args, own_kwargs, dynamic_shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = program.run_decompositions(decompositions())
-    return lower_program(program, owner, name)
+    return lower_program(program, owner, name, named)
+
+
+def _named_dims(
+    owner: torch.nn.Module, args: tuple, kwargs: dict[str, Any], dynamic_shapes: Any
+) -> dict[tuple[int, int], str]:
+    """The names of the user's Dims, by the position of an input and its dim."""
+    if not dynamic_shapes:
+        return {}
+    position = {id(leaf): k for k, leaf in enumerate(tree_leaves((args, kwargs)))}
+    out: dict[tuple[int, int], str] = {}
+
+    def note(path: Any, leaf: Any, shape: Any) -> None:
+        each = shape.items() if isinstance(shape, dict) else enumerate(shape or ())
+        for dim, given in each:
+            if isinstance(given, torch.export.Dim) and given.__name__.isidentifier():
+                out[position[id(leaf)], dim] = given.__name__
+
+    combined = _combine_args(owner, args, kwargs)
+    if isinstance(dynamic_shapes, torch.export.ShapesCollection):
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(owner, args, kwargs)
+    if isinstance(dynamic_shapes, (tuple, list)):
+        combined = type(dynamic_shapes)(combined.values())
+    _tree_map_with_path(note, combined, dynamic_shapes, tree_name="inputs")
+    return out
 
 
 def _as_module(function: Callable[..., Any]) -> torch.nn.Module:
@@ -184,7 +211,10 @@ class _Inputs:
 
 
 def lower_program(
-    program: ExportedProgram, owner: torch.nn.Module | None = None, name: str = "program"
+    program: ExportedProgram,
+    owner: torch.nn.Module | None = None,
+    name: str = "program",
+    named: Mapping[tuple[int, int], str] | None = None,
 ) -> Hlir:
     """Lower an exported program whose operators are functional.
 
@@ -192,11 +222,15 @@ def lower_program(
         program: After `run_decompositions`.
         owner: The module whose own tensors become the weights; the program's own when None.
         name: For titles.
+        named: Names of symbolic dims, by the position of a user input and its dim.
     """
     graph = Graph(name)
     holes = placeholders(program.graph_module)
     values = [hole.meta.get("val") for hole in holes]
-    with known_symbols(symbols_of(values, program.range_constraints)):
+    kinds = [spec.kind for spec in program.graph_signature.input_specs]
+    given = [v for v, kind in zip(values, kinds) if kind is InputKind.USER_INPUT]
+    names = names_of((given[k], d, n) for (k, d), n in (named or {}).items())
+    with known_symbols(symbols_of(values, program.range_constraints, names)):
         inputs = _inputs(graph, program, owner)
         lowerer = Lowerer(graph, program.graph_module)
         results = lowerer.run(inputs.values)

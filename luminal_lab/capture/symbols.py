@@ -95,13 +95,33 @@ def _ends(bounds: Any) -> tuple[int, int]:
     return max(1, bottom), max(1, min(top, sizes.LARGEST))
 
 
-def symbols_of(values: Iterable[Any], ranges: Mapping[Any, Any]) -> dict[str, Dim]:
-    """The symbols of a program's inputs, by name.
+def names_of(named: Iterable[tuple[Any, int, str]]) -> dict[str, str]:
+    """The user's names of symbols, by PyTorch's.
+
+    Arguments:
+        named: FakeTensors, a dim of each, and its name; only dims that are one symbol count.
+    """
+    out: dict[str, str] = {}
+    for value, dim, name in named:
+        n = value.shape[dim]
+        if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol:
+            out.setdefault(str(n.node.expr), name)
+    return out
+
+
+def symbols_of(
+    values: Iterable[Any],
+    ranges: Mapping[Any, Any],
+    names: Mapping[str, str] | None = None,
+) -> dict[str, Dim]:
+    """The symbols of a program's inputs, by PyTorch's name.
 
     Arguments:
         values: FakeTensors and SymInts.
         ranges: Bounds by sympy symbol, where they are known better than while tracing.
+        names: The user's names, by PyTorch's.
     """
+    names = names or {}
     out: dict[str, Dim] = {}
     for value in values:
         dims = value.shape if isinstance(value, torch.Tensor) else (value,)
@@ -112,5 +132,6 @@ def symbols_of(values: Iterable[Any], ranges: Mapping[Any, Any]) -> dict[str, Di
             for symbol in sorted(n.node.expr.free_symbols, key=str):
                 bounds = ranges.get(symbol, env.var_to_range.get(symbol))
                 example = env.backed_var_to_val.get(symbol)
-                out.setdefault(str(symbol), _symbol(str(symbol), bounds, example))
+                name = names.get(str(symbol), str(symbol))
+                out.setdefault(str(symbol), _symbol(name, bounds, example))
     return out

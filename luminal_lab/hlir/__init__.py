@@ -20,10 +20,12 @@ _HOME = {
     "Ref": "graph",
     "Source": "graph",
     "TorchName": "graph",
+    "Bucket": "narrowing",
     "Index": "index",
     "Reference": "interpreter",
     "run": "interpreter",
     "Diff": "compare",
+    "narrow": "narrowing",
     "OPS": "ops",
     "Op": "ops",
     "Instance": "regions",
@@ -43,6 +45,7 @@ _HOME = {
 
 __all__ = [
     "OPS",
+    "Bucket",
     "ComplexRef",
     "DType",
     "Diff",
@@ -67,6 +70,7 @@ __all__ = [
     "check",
     "dtype",
     "load",
+    "narrow",
     "parse",
     "partition",
     "regroup",
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
     )
     from luminal_lab.hlir.index import Index
     from luminal_lab.hlir.interpreter import Reference, run
+    from luminal_lab.hlir.narrowing import Bucket, narrow
     from luminal_lab.hlir.ops import OPS, Op
     from luminal_lab.hlir.regions import Instance, Program, Region, partition
     from luminal_lab.hlir.storage import load

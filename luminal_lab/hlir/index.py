@@ -117,8 +117,10 @@ class Index:
         """`self // k` (rounds to minus infinity), simplified under `extents`."""
         if k == 1:
             return self
-        whole = {a: c // k for a, c in self.terms if c % k == 0}
-        rest = Index._make({a: c for a, c in self.terms if c % k}, self.const % k)
+        whole = {a: c // k for a, c in self.terms if sizes.divides(k, c)}
+        rest = Index._make(
+            {a: c for a, c in self.terms if not sizes.divides(k, c)}, self.const % k
+        )
         out = Index._make(whole, self.const // k)
         lo, hi = rest.bounds(extents)
         if lo // k == hi // k:
@@ -136,7 +138,9 @@ class Index:
         """`self % k` (result in `[0, k)`), simplified under `extents`."""
         if k == 1:
             return Index()
-        rest = Index._make({a: c for a, c in self.terms if c % k}, self.const % k)
+        rest = Index._make(
+            {a: c for a, c in self.terms if not sizes.divides(k, c)}, self.const % k
+        )
         lo, hi = rest.bounds(extents)
         if lo // k == hi // k:
             return rest - (lo // k) * k
@@ -160,9 +164,11 @@ class Index:
         divisors = dict.fromkeys(_common(c, k) for _, c in self.terms)
         divisors.pop(1, None)
         for g in sorted(divisors, key=sizes.hint, reverse=True):
-            whole = {a: c // g for a, c in self.terms if c % g == 0}
+            whole = {a: c // g for a, c in self.terms if sizes.divides(g, c)}
             high = Index._make(whole, self.const // g)
-            low = Index._make({a: c for a, c in self.terms if c % g}, self.const % g)
+            low = Index._make(
+                {a: c for a, c in self.terms if not sizes.divides(g, c)}, self.const % g
+            )
             lo, hi = low.bounds(extents)
             if high.terms and sizes.at_least(lo, 0) and sizes.at_least(g - hi, 1):
                 return g, high, low

@@ -553,8 +553,8 @@ def _value(x: Atom, symbols: Mapping[str, int]) -> int:
     return a // b if x.op == "//" else max(a, b) if x.op == "max" else min(a, b)
 
 
-def rename(a: Dim, by: Mapping[str, Symbol]) -> Dim:
-    """The size with its symbols replaced."""
+def rename(a: Dim, by: Mapping[str, Symbol | int]) -> Dim:
+    """The size with its symbols replaced, by others or by numbers."""
     if isinstance(a, int):
         return a
     out: Dim = 0
@@ -566,9 +566,10 @@ def rename(a: Dim, by: Mapping[str, Symbol]) -> Dim:
     return out
 
 
-def _renamed(x: Atom, by: Mapping[str, Symbol]) -> Size | Any:
+def _renamed(x: Atom, by: Mapping[str, Symbol | int]) -> Size | Any:
     if isinstance(x, Symbol):
-        return Size(((((by.get(x.name, x), 1),), 1),))
+        other = by.get(x.name, x)
+        return other if isinstance(other, int) else Size(((((other, 1),), 1),))
     a, b = (rename(y, by) for y in x.args)
     return _floordiv(a, b) if x.op == "//" else _extreme(x.op, a, b)
 

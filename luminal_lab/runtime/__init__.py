@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "Buckets": "buckets",
     "Executable": "executable",
     "build": "building",
     "MemoryPlan": "plan",
@@ -19,6 +20,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Buckets",
     "CpuTarget",
     "Executable",
     "MemoryPlan",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from luminal_lab.runtime.buckets import Buckets
     from luminal_lab.runtime.building import build
     from luminal_lab.runtime.calibration import calibrate
     from luminal_lab.runtime.cpu import CpuTarget

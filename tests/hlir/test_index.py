@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luminal_lab.errors import HlirError
+from luminal_lab.hlir import sizes
 from luminal_lab.hlir.index import DivMod, Index
 from tests.hlir.strategies import EXTENTS, divisors, indices, points, small
 
@@ -121,3 +122,13 @@ def test_text_for_c_keeps_the_sign_outside():
 def test_bad_text_is_refused(text):
     with pytest.raises(HlirError):
         Index.parse(text)
+
+
+def test_a_size_that_may_be_1_divides_nothing_for_certain() -> None:
+    n = sizes.symbol("n", 1, 9)
+    i, extents = Index.axis("i"), {"i": 3 * n}
+    for value in (1, 2, 9):
+        fixed = [e.resize(lambda d, v=value: sizes.value(d, {"n": v}))
+                 for e in (i.mod(n, extents), i.floordiv(n, extents))]  # fmt: skip
+        for k in range(3 * value):
+            assert [e.evaluate({"i": k}) for e in fixed] == [k % value, k // value]
