@@ -8,7 +8,6 @@ from typing import Any
 
 from luminal_lab.capture.table import Call, NoLowering, int_range, lowers, whole
 from luminal_lab.hlir import functional as F
-from luminal_lab.hlir.dtypes import I64
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.shapes import Shape
 from luminal_lab.hlir.tensor import Tensor
@@ -197,6 +196,9 @@ def _each(value: Sequence[int] | int, space: int) -> list[int]:
     return value * space if len(value) == 1 else value
 
 
+_NOWHERE = (1 << 31) - 1  # the place of padding: the last one, where all values are equal
+
+
 @lowers("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 def _max_pool(
     call: Call,
@@ -218,7 +220,7 @@ def _max_pool(
     base = x.rank - space
     for d in range(space):
         flat = flat * x.shape[base + d] + Index.axis(out_axis(base + d))
-    place = _pool_windows(x.graph.iota(flat, x.shape), -1, *geometry)
+    place = _pool_windows(x.graph.iota(flat, x.shape), _NOWHERE, *geometry)
     return _first_of(windows, place, space)
 
 
@@ -314,19 +316,15 @@ def _adaptive_max_pool(call: Call, x: Tensor, sizes: Sequence[int]) -> tuple[Ten
     flat, base = Index(), x.rank - space
     for d in range(space):
         flat = flat * x.shape[base + d] + Index.axis(out_axis(base + d))
-    places, _ = _adaptive_windows(x.graph.iota(flat, x.shape).copy(), -1, call.shape, space)
+    place = x.graph.iota(flat, x.shape).copy()
+    places, _ = _adaptive_windows(place, _NOWHERE, call.shape, space)
     return _first_of(windows, places, space)
 
 
 def _first_of(windows: Tensor, place: Tensor, space: int) -> tuple[Tensor, Tensor]:
-    """The maximum over the last dims, and the least place of it that is not negative."""
-    best = windows.max(*range(-space, 0))
-    target = best.reshape((*best.shape, *(1,) * space))
-    hit = F.not_(windows < target) * F.not_(place < 0)
-    if windows.dtype.is_float:
-        hit = hit * (F.isnan(windows) + F.ordered(target))
-    position = -hit.where(-place, -(1 << 62)).max(*range(-space, 0))
-    return best, position.cast(I64)
+    """The maximum over the last dims, and the least place of it."""
+    dims = range(-space, 0)
+    return windows.max(*dims), windows.arg_max(place, *dims)
 
 
 @lowers(

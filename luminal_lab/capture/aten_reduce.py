@@ -130,21 +130,10 @@ def _extreme(call: Call, x: Tensor) -> Tensor:
     return (F.amax if call.target.startswith("max") else F.amin)(x, _over(x, None))
 
 
-def _placed(x: Tensor) -> None:
-    """Refuse to look for the place of an extreme among floats that are computed.
-
-    Raises:
-        NoLowering: unless the values are stored: an input's, or an operator's that ATen runs.
-    """
-    if not F.is_stored(x):
-        raise NoLowering("the place of an extreme among values that kernels may round anew")
-
-
 @lowers("max.dim", "min.dim")
 def _extreme_along(
     call: Call, x: Tensor, along: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    _placed(x)
     if call.target.startswith("max"):
         return F.amax(x, _over(x, along), keepdim), F.argmax(x, along, keepdim)
     return F.amin(x, _over(x, along), keepdim), F.argmin(x, along, keepdim)
@@ -152,7 +141,6 @@ def _extreme_along(
 
 @lowers("argmax.default", "argmin.default")
 def _argument(call: Call, x: Tensor, along: int | None = None, keepdim: bool = False) -> Tensor:
-    _placed(x)
     find = F.argmax if call.target.startswith("argmax") else F.argmin
     if along is None:
         return find(x.reshape((F.count(x, range(x.rank)),)), 0).reshape(call.shape)

@@ -175,7 +175,7 @@ def maximal_expensive(root: Value) -> list[Value]:
 def has_columns(body: Body) -> bool:
     """Whether a reduction runs across the vector axis of its result."""
     for s in body.stmts:
-        if s.kind == "reduce":
+        if s.kind in ("reduce", "carry"):
             v = vector_axis(s, body)
             if v is not None and v in s.axes:
                 return True

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from luminal_lab.codegen import places
 from luminal_lab.codegen.block_bounds import loop_bounds
 from luminal_lab.codegen.block_schedule import LIMIT, Sides, sides
 from luminal_lab.codegen.body import Body, Stmt, identity
@@ -126,6 +127,7 @@ class _Lower:
         self.loops = list(cut)
         self.open: dict[str, str] = {}  # a started reduction -> its accumulator
         self.states: dict[tuple, _Online] = {}
+        self.tops: dict[str, str] = {}  # a started search for a place -> its maximum so far
 
     # ------------------------------------------------------------------------ the recursion
     def scope(
@@ -247,6 +249,8 @@ class _Lower:
         """Open the accumulators of a reduction; `bound` is given where a loop follows."""
         if s.kind == "online":
             return self._start_online(s)
+        if s.kind == "carry":
+            return self._start_place(s)
         lanes = ()
         if bound is not None and self._matrix(s.value, s) is None:
             lanes = self._lanes(s)
@@ -258,6 +262,8 @@ class _Lower:
     def _step(self, s: Stmt) -> list[Node]:
         if s.kind == "online":
             return self._step_online(s)
+        if s.kind == "carry":
+            return self._step_place(s)
         dot = self._matrix(s.value, s) is not None
         return [Accumulate(self.open[s.name], _kind(s), s.value, dot=dot)]
 
@@ -266,6 +272,9 @@ class _Lower:
         acc = self.open.pop(s.name)
         if s.kind == "online":
             return self._end_online(s, acc)
+        if s.kind == "carry":
+            self._local(s.name, s.axes, s.dtype)
+            return [Assign(s.name, places.positive(self._ref(acc), s.dtype))]
         if acc == s.name:
             return []
         self._local(s.name, s.axes, s.dtype)
@@ -344,6 +353,45 @@ class _Lower:
             "select", (bad, const(float("nan"), s.dtype), self._ref(acc)), dtype=s.dtype
         )
         return [Assign(s.name, value)]
+
+    # ------------------------------------------------------------------------------- places
+    def _start_place(self, s: Stmt) -> list[Node]:
+        """Open the state of a place: the greatest x, and the least p there, negated."""
+        x, p = s.value, places.negative(s.values[1], self.body.extents)
+        top = self._fresh("%m", x.free - set(s.over), x.dtype)
+        self.open[s.name] = self._fresh("%q", s.axes, p.dtype)
+        self.tops[s.name] = top
+        return [
+            Init(top, identity("max", x.dtype)),
+            Init(self.open[s.name], identity("max", p.dtype)),
+        ]
+
+    def _step_place(self, s: Stmt) -> list[Node]:
+        """One block: its greatest x and the place of it, then the better of two."""
+        x, p = s.value, places.negative(s.values[1], self.body.extents)
+        out: list[Node] = []
+        if not (x.op == "load" and x.attrs[0] in self.locals):
+            name = self._fresh("%x", x.free, x.dtype)
+            out.append(Assign(name, x))
+            x = self._ref(name)
+        row = x.free - set(s.over)
+        top, new = (self._fresh(stem, row, x.dtype) for stem in ("%b", "%n"))
+        m, block, best = (self._ref(n) for n in (self.tops[s.name], top, new))
+        value = places.only(p, x, block)
+        found = self._fresh("%f", value.free - set(s.over), p.dtype)
+        acc = self.open[s.name]
+        old, here = self._ref(acc), self._ref(found)
+        update = op("maximum", places.only(old, m, best), places.only(here, block, best))
+        return [
+            *out,
+            Init(top, identity("max", x.dtype)),
+            Accumulate(top, "max", x),
+            Init(found, identity("max", p.dtype)),
+            Accumulate(found, "max", value),
+            Assign(new, op("maximum", m, block)),
+            Assign(acc, update),
+            Assign(m.attrs[0], best),
+        ]
 
     # ------------------------------------------------------------------------------- locals
     def _size(self, axis: str) -> int:

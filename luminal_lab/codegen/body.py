@@ -32,13 +32,13 @@ class Stmt:
 
     Arguments:
         name: Name of its result, `%…`; for a store the buffer's name.
-        kind: `reduce`, `online`, `set` or `store`.
-        values: The value; for `online` the three values s, c, w; for a store that scatters the
-            values of `@0…` in its index too.
+        kind: `reduce`, `carry`, `online`, `set` or `store`.
+        values: The value; for `carry` x and y, for `online` s, c and w; for a store that
+            scatters the values of `@0…` in its index too.
         dtype: Of the result.
         axes: The free axes of the result.
         over: The axes that it reduces.
-        op: `add` or `max` (`reduce`).
+        op: `add` or `max` (`reduce`), `argmax` (`carry`).
         index: Where it stores (`store`).
         after: Names of statements that must precede it though it does not read them.
         target: The local that it writes when that is not its own name (carried state).
@@ -64,7 +64,7 @@ class Stmt:
 
     @property
     def value(self) -> Value:
-        """The value, or an online reduction's s."""
+        """The value; a `carry`'s x, an online reduction's s."""
         return self.values[0]
 
     @property
@@ -219,6 +219,8 @@ def _simplify(values, buffers, extents) -> list[Value]:
                 return const(_identity(v.attrs[0], v.dtype), v.dtype)
             if v.attrs[1] not in args[0].free:
                 return _repeated(v.attrs[0], args[0], n)
+        if v.op == "carry":
+            return _simple_carry(v, args, extents[v.attrs[1]])
         if v.op == "online":
             n = extents[v.attrs[0]]
             if n == 0:
@@ -237,6 +239,20 @@ def _simplify(values, buffers, extents) -> list[Value]:
         return terms.remake(v, args)
 
     return terms.rewrite(values, step)
+
+
+def _simple_carry(v: Value, args: tuple[Value, ...], n: Dim) -> Value:
+    """A `carry` over a short axis, or of an x that does not depend on it."""
+    (_, axis), (x, p) = v.attrs, args
+    if n == 0:
+        return const((1 << (p.dtype.bits - 1)) - 1, p.dtype)
+    if n == 1 or (axis not in x.free and axis not in p.free):
+        return p
+    if axis not in x.free:  # the least p
+        minus = const(-1, p.dtype)
+        most = Value("red", (terms.op("mul", minus, p),), ("max", axis), dtype=p.dtype)
+        return terms.op("mul", minus, most)
+    return terms.remake(v, args)
 
 
 def _level(s: Value, c: Value) -> Value:
@@ -274,6 +290,10 @@ def _cut(values: list[Value]) -> tuple[list[Stmt], list[Value]]:
                 del out[inner.name]
             axes = value.free - set(over)
             s = Stmt(f"%r{len(by_value)}", "reduce", (value,), v.dtype, axes, over, op)
+        elif v.op == "carry":
+            axes = frozenset().union(*(a.free for a in args)) - {v.attrs[1]}
+            name = f"%c{len(by_value)}"
+            s = Stmt(name, "carry", args, v.dtype, axes, (v.attrs[1],), v.attrs[0])
         elif v.op == "online":
             axes = frozenset().union(*(a.free for a in args)) - {v.attrs[0]}
             s = Stmt(f"%o{len(by_value)}", "online", args, v.dtype, axes, (v.attrs[0],))

@@ -17,7 +17,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from luminal_lab.codegen import alloc, analysis, nests, online, predicates, staging, terms
+from luminal_lab.codegen import (
+    alloc,
+    analysis,
+    nests,
+    online,
+    places,
+    predicates,
+    staging,
+    terms,
+)
 from luminal_lab.codegen.body import Body, Stmt, identity
 from luminal_lab.codegen.dots import Product
 from luminal_lab.codegen.schedule import Schedule, body_of, check, simd_body
@@ -35,6 +44,7 @@ from luminal_lab.codegen.tile import (
 )
 from luminal_lab.egraph.values import Buffer, Kernel, Value
 from luminal_lab.errors import ScheduleError
+from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.sizes import Dim, Size, at_least
 from luminal_lab.search.machine import Machine
 
@@ -206,20 +216,26 @@ class Lowering:
         if other in self.products:
             self.products[name] = self.products[other]
 
+    def hold(self, name: str, axes: frozenset[str], dtype: DType) -> None:
+        """A local that a loop carries."""
+        named = tuple(sorted(axes))
+        layout = tuple((a, 1) for a in self._layout(named))
+        self.shapes[name] = alloc.Shape(dtype, named, layout)
+
     def declare(self, s: Stmt, lanes: tuple[tuple[str, int], ...] = ()) -> None:
         """Note the shape of the local that a statement writes."""
         name = s.target or s.name
         if name in self.shapes and not lanes:
             return
         axes = tuple(sorted(s.axes))
-        layout = s.layout or tuple((a, 1) for a in self._layout(axes, s))
+        layout = s.layout or tuple((a, 1) for a in self._layout(axes))
         self.shapes[name] = alloc.Shape(s.dtype, axes, layout, lanes)
         if layout:
             self.last[name] = layout[-1][0]
         if s.layout:
             self.fixed.add(name)
 
-    def _layout(self, axes: tuple[str, ...], s: Stmt) -> list[str]:
+    def _layout(self, axes: tuple[str, ...]) -> list[str]:
         """Plain layouts put the axis that consumers reduce, or the longest one, last."""
         reduced = [a for t in self.body.stmts for a in t.over]
         return sorted(axes, key=lambda a: (a in reduced, self.hints[a], a))
@@ -439,9 +455,10 @@ class Lowering:
 
     def finish(self, stmts: Sequence[Stmt], scope: Scope) -> list[Node]:
         """The shared loops are done: make nests, or whole-block statements."""
-        pending = [s for s in stmts if s.kind == "online"]
-        if pending:
+        if any(s.kind == "online" for s in stmts):
             stmts = online.whole(stmts, self)
+        if any(places.is_place(s) for s in stmts):
+            stmts = places.whole(stmts, self)
         out: list[Node] = []
         for s in stmts:
             if s.kind in ("set", "reduce"):

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Stmt, identity
+from luminal_lab.codegen.places import State as PlaceState
+from luminal_lab.codegen.places import is_place, is_top
 from luminal_lab.codegen.terms import const, op, ref
 from luminal_lab.codegen.tile import Init, Node
 from luminal_lab.egraph.values import Value
@@ -43,6 +45,8 @@ def carry(
     after: list[Stmt] = []
     states: dict[tuple[Value, Value], _State] = {}
     scores = {s.values[0]: s for s in part if s.kind == "online" and s.over == (axis,)}
+    places = {s.value: None for s in part if is_place(s) and s.over == (axis,)}
+    found: dict[Value, PlaceState] = {}
     for s in part:
         if axis not in s.over:
             inner.append(s)
@@ -55,6 +59,16 @@ def carry(
                 inits.append(Init(states[key].m, -math.inf))
                 inner += states[key].begin()
             after.append(_set(s.name, states[key].maximum(), s.axes))
+        elif is_top(s, axis, list(places)) or (is_place(s) and s.over == (axis,)):
+            if s.value not in found:
+                found[s.value] = PlaceState(s.value, axis, low, carried=True)
+                inits += found[s.value].inits()
+                inner += found[s.value].begin()
+            if s.kind == "reduce":
+                after.append(_set(s.name, found[s.value].maximum(), s.axes))
+                continue
+            for parts, more in zip((inner, inits, after), found[s.value].place(s)):
+                parts.extend(more)  # type: ignore[arg-type]
         elif s.kind == "online":
             key = (s.values[0], s.values[1])
             if key not in states:
@@ -71,7 +85,7 @@ def carry(
             name = "maximum" if s.op == "max" else "add"
             update = op(name, here, part_)
             inner += [block, _set(s.name + ".next", update, s.axes, target=s.name)]
-    for state in states.values():
+    for state in (*states.values(), *found.values()):
         inner.append(state.last())
     return inner, inits, after
 
@@ -93,7 +107,7 @@ class _State:
         self.axes = (self.s.free | self.c.free) - {self.axis}
         self.dtype = self.s.dtype
         self.m = low.fresh("m")
-        low.shapes[self.m] = _shape(self.axes, self.dtype, low)
+        low.hold(self.m, self.axes, self.dtype)
         self.names: list[str] = []
 
     def _ref(self, name: str) -> Value:
@@ -138,7 +152,7 @@ class _State:
         ones = w.op == "const" and float(w.attrs[0]) == 1.0
         value = p if ones else op("mul", p, w)
         acc, block = low.fresh("acc"), low.fresh("pw")
-        low.shapes[acc] = _shape(s.axes, s.dtype, low)
+        low.hold(acc, s.axes, s.dtype)
         here = ref(acc, sorted(s.axes), s.dtype)
         axes = value.free - {self.axis}
         inner.append(Stmt(block, "reduce", (value,), s.dtype, axes, (self.axis,), "add"))
@@ -166,14 +180,6 @@ class _State:
         """M takes its new value after everybody has read the old one."""
         return _set(self.m + ".next", self._ref(self.mn), self.axes, target=self.m,
                     after=self.names)  # fmt: skip
-
-
-def _shape(axes: frozenset[str], dtype, low: Lowering):
-    from luminal_lab.codegen.alloc import Shape
-
-    named = tuple(sorted(axes))
-    order = low._layout(named, None)  # type: ignore[arg-type]
-    return Shape(dtype, named, tuple((a, 1) for a in order))
 
 
 def whole(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:

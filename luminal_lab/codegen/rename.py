@@ -77,8 +77,8 @@ def _apart(values: list[Value], outs: frozenset[str], extents: dict[str, int]) -
     ]
     busy = set(outs)
     for v in postorder(values):
-        if v.op == "online":
-            busy.add(v.attrs[0])
+        if v.op in ("online", "carry"):
+            busy.add(v.attrs[-1])
     for v in products:
         busy |= set(v.free)
 

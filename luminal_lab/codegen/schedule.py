@@ -23,6 +23,8 @@ from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
 
+COLUMN_ROWS = 32  # rows of a block that is read twice, with the vector along its columns
+
 Keep = Literal["output", "scratch", "recompute"]
 
 
@@ -167,13 +169,15 @@ def _simd(body: Body, machine: Machine) -> Schedule:
 
 
 def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
-    """A shared loop for the axis of every online reduction."""
+    """A shared loop for the axis of every reduction that carries more than one number."""
     seen: dict[str, int] = {}
     for s in body.stmts:
-        if s.kind == "online":
+        if s.kind in ("online", "carry"):
             axis = s.over[0]
             has_dot = any(axis in p.stmt.space for p in dots)
             block = 128 if has_dot else 4096
+            if s.kind == "carry" and analysis.vector_axis(s, body) in s.axes:
+                block = COLUMN_ROWS
             seen.setdefault(axis, min(block, body.extents[axis]))
     return seen.items()
 
@@ -200,7 +204,7 @@ def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine):
         return ()
     extents = body.extents
     vector = analysis.vector_axis(main, body)
-    column = [s for s in body.stmts if s.kind == "reduce" and vector in s.axes]
+    column = [s for s in body.stmts if s.kind in ("reduce", "carry") and vector in s.axes]
     work = max(analysis.points(s.space, extents) for s in body.stmts)
     tasks_wanted = 8 * machine.threads
     grid: list[tuple[str, int]] = []

@@ -38,15 +38,17 @@ def split_reductions(body: Body, machine: Machine) -> Body:
         size = extents[axis] // count
         extents[outer], extents[inner] = count, size
         at = {axis: Index.axis(outer) * size + Index.axis(inner)}
-        value = terms.substitute(s.value, at, extents)
-        name = s.name + ".part"
-        while name in names:
-            name += "_"
-        names.add(name)
+        values = tuple(terms.substitute(v, at, extents) for v in s.values)
         over = tuple(inner if a == axis else a for a in s.over)
-        part = replace(s, name=name, values=(value,), axes=s.axes | {outer}, over=over)
-        whole = ref(name, sorted(part.axes), s.dtype)
-        stmts += [part, replace(s, values=(whole,), over=(outer,))]
+        name = _unused(s.name + ".part", names)
+        part = replace(s, name=name, values=values, axes=s.axes | {outer}, over=over)
+        whole = [ref(name, sorted(part.axes), s.dtype)]
+        if s.kind == "carry":  # the part's maximum, and its place
+            x = values[0]
+            name, axes = _unused(s.name + ".top", names), x.free - {inner}
+            stmts.append(Stmt(name, "reduce", (x,), x.dtype, axes, over, "max"))
+            whole.insert(0, ref(name, sorted(axes), x.dtype))
+        stmts += [part, replace(s, values=tuple(whole), over=(outer,))]
     split = len(stmts) > len(body.stmts)
     return replace(body, stmts=tuple(stmts), extents=extents, split=split)
 
@@ -56,7 +58,7 @@ def _axis(s: Stmt, extents, symbolic: frozenset[str]) -> str | None:
 
     An axis whose extent is known at the call only has no parts of equal size.
     """
-    if s.kind != "reduce" or points(s.space, extents) < WORTH:
+    if s.kind not in ("reduce", "carry") or points(s.space, extents) < WORTH:
         return None
     if s.op == "add" and dot_sides(s.value, s.over) is not None:
         return None
@@ -72,6 +74,13 @@ def _count(n: int, machine: Machine) -> int:
     """Into how many equal parts: a divisor of n, a few per thread."""
     most = 16 * machine.threads
     return max((d for d in range(2 * machine.threads, most + 1) if n % d == 0), default=1)
+
+
+def _unused(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
 
 
 def _fresh(name: str, extents) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from luminal_lab.egraph.values import Buffer, Value, postorder
+from luminal_lab.egraph.values import BINDERS, Buffer, Value, postorder
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, at_least, bounds, hint
@@ -115,10 +115,8 @@ def axes_in(v: Value) -> set[str]:
     out: set[str] = set()
     for t in postorder([v]):
         out |= t.free
-        if t.op == "red":
-            out.add(t.attrs[1])
-        elif t.op == "online":
-            out.add(t.attrs[0])
+        if t.op in BINDERS:
+            out.add(t.attrs[-1])
     return out
 
 

@@ -28,7 +28,7 @@ from luminal_lab.codegen.tile import (
     value_of,
     values_of,
 )
-from luminal_lab.egraph.values import postorder
+from luminal_lab.egraph.values import BINDERS, postorder
 from luminal_lab.errors import ScheduleError
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import at_least, smallest
@@ -106,7 +106,7 @@ class _Checker:
         """One statement at its place."""
         value = value_of(node)
         for v in postorder(values_of(node)):
-            if v.op in ("red", "online"):
+            if v.op in BINDERS:
                 self.fail(node, "a reduction was not lowered")
             if v.op == "load":
                 self.load(node, v, path)

@@ -19,10 +19,10 @@ from luminal_lab.egraph.egraph import EClass, ENode, Part
 from luminal_lab.egraph.evaluate import (
     Points,
     align,
+    carried,
     hold,
     index_value,
     max_over,
-    online,
     pointwise,
     read,
     repeated,
@@ -31,6 +31,7 @@ from luminal_lab.egraph.evaluate import (
 from luminal_lab.egraph.gemm import GemmForm, activate
 from luminal_lab.egraph.library import reference
 from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.egraph.values import BINDERS
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.graph import Hlir
@@ -192,7 +193,7 @@ class _Auditor:
 
     def _order(self, node: ENode) -> list[str]:
         axes = {a for x in node.children for a in self.values[x].order}
-        if node.op in ("red", "online"):
+        if node.op in BINDERS:
             axes.discard(node.attrs[-1])
         elif node.op == "iota":
             axes |= node.attrs[0].axes
@@ -205,10 +206,11 @@ class _Auditor:
         points = Points(self.extents, {})
         if node.op == "red":
             return self._reduction(node, order)
-        if node.op == "online":
+        if node.op in ("carry", "online"):
             args = [(self.values[x].tensor, self.values[x].order) for x in node.children]
-            out = online(args, node.attrs[0], self.extents[node.attrs[0]], order)
-            return out, self._all_valid(node, node.attrs[0], order)
+            axis = node.attrs[-1]
+            out = carried(node.op, node.attrs, args, self.extents[axis], order)
+            return out, self._all_valid(node, axis, order)
         if node.op == "load":
             return self._load(node, order, points)
         args = [_aligned(self.values[x], order) for x in node.children]

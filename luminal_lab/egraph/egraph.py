@@ -37,10 +37,10 @@ class ENode:
         children: Ids of e-classes. `load`: the T class, then the V classes of `@0…`. `kernel`:
             the V class. `gemm`: T classes of A, B and, with bias, of the bias. `scatter`: the T
             class of the destination, the V class stored, the V classes of `@0…`.
-        attrs: `load`, `kernel`: `((Index, …),)`. `red`: `(op, axis)`. `online`: `(axis,)`.
-            `const`: `(number,)`. `iota`: `(Index,)`. `input`: `(name,)`. `gemm`: `(GemmForm,)`.
-            `custom`: `(region HLIR node,)`. `scatter`: `(mode, the points' axes in order, the
-            index map)`.
+        attrs: `load`, `kernel`: `((Index, …),)`. `red`, `carry`: `(op, axis)`. `online`:
+            `(axis,)`. `const`: `(number,)`. `iota`: `(Index,)`. `input`: `(name,)`. `gemm`:
+            `(GemmForm,)`. `custom`: `(region HLIR node,)`. `scatter`: `(mode, the points' axes
+            in order, the index map)`.
         rule: The rule that made it first, `"encode"` when the encoder did.
         iteration: When; 0 for the encoder.
     """

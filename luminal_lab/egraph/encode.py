@@ -327,10 +327,15 @@ class _Encoder:
                 by[name] = Index.axis(fresh)
                 self._count("captures")
             bound.append(fresh)
-        out = self._read(self.access[s][0], by)
+        out, *places = (self._read(access, by) for access in self.access[s])
+        op = REDUCTIONS[step.op]
         for name in reversed(bound):
-            out = self.value("Red", (out,), (REDUCTIONS[step.op], name))
-        return out
+            if places:
+                places = [self.value("Carry", (out, *places), (op, name))]
+                out = self.value("Red", (out,), ("max", name))
+            else:
+                out = self.value("Red", (out,), (op, name))
+        return places[0] if places else out
 
     def _gather(self, table: _Access, indices: list[int], by: Substitution) -> int:
         step = self.steps[table.step]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.steps import is_gathered
-from luminal_lab.egraph.values import Value
+from luminal_lab.egraph.values import BINDERS, Value
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
@@ -122,7 +122,7 @@ class Evaluator:
             if self._known(v, points) is not None:
                 stack.pop()
                 continue
-            inner = () if v.op in ("red", "online") else v.args
+            inner = () if v.op in BINDERS else v.args
             missing = [a for a in inner if self._known(a, points) is None]
             if missing:
                 stack.extend(missing)
@@ -144,8 +144,8 @@ class Evaluator:
             return self._sum(v, points)
         if v.op == "red":
             return self._maximum(v.args[0], v.attrs[1], points)
-        if v.op == "online":
-            return self._online(v, points)
+        if v.op in ("carry", "online"):
+            return self._carried(v, points)
         order = sorted(v.free)
         args = [self._known(a, points) for a in v.args]
         if v.op == "load":
@@ -219,11 +219,11 @@ class Evaluator:
             )
         return max_over(t, sorted(x.free).index(axis))
 
-    def _online(self, v: Value, points: Points) -> Tensor:
-        (axis,) = v.attrs
+    def _carried(self, v: Value, points: Points) -> Tensor:
+        axis = v.attrs[-1]
         inside = points.bind(axis)
         args = [(self.value(a, inside), sorted(a.free)) for a in v.args]
-        out = online(args, axis, self.extents[axis], sorted(v.free))
+        out = carried(v.op, v.attrs, args, self.extents[axis], sorted(v.free))
         self._forget()
         return out
 
@@ -356,6 +356,25 @@ def repeated(x: Tensor, n: int) -> Tensor:
     if x.dtype == torch.bool:
         return x & (n > 0)
     return x * n if n else torch.zeros_like(x)
+
+
+def carried(
+    op: str,
+    attrs: tuple,
+    args: Sequence[tuple[Tensor, Sequence[str]]],
+    extent: int,
+    out: Sequence[str],
+) -> Tensor:
+    """A `carry` or an `online` of arguments with their axes, over the axes `out`."""
+    if op == "online":
+        return online(args, attrs[-1], extent, out)
+    *_, axis = attrs
+    axis = attrs[-1]
+    order = sorted({*out, axis})
+    at = order.index(axis)
+    x, y = (align(value, own, order).movedim(at, -1) for value, own in args)
+    x, y = (t.expand([*t.shape[:-1], extent]) for t in (x, y))
+    return apply.place_last(x, y)
 
 
 def online(

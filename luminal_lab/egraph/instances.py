@@ -346,6 +346,11 @@ class Instance:
             types.unite(key, _dtype_key(args[1]))
         elif head == "Red":
             types.unite(key, self._infer(args[2]))
+        elif head == "Carry":
+            self._infer(args[2])
+            places = self._infer(args[3])
+            types.unite(key, places)
+            types.restrict(places, _INDEX)
         elif head == "Online":
             for a in args[1:]:
                 types.unite(key, self._infer(a))
@@ -434,6 +439,15 @@ class Instance:
             op, axis = _literal(args[0]), self._ground(args[1], "axis")
             x = self._ground(args[2], "V")
             return self._reduce(str(op), axis, x)
+        if head == "Carry":
+            axis = self._ground(args[1], "axis")
+            children = tuple(self._ground(a, "V") for a in args[2:])
+            free = self._union(children) - {axis}
+            return self._value(
+                Term("Carry", children, (_literal(args[0]), axis)),
+                free,
+                self.dtypes[children[1]],
+            )
         if head == "Online":
             axis = self._ground(args[0], "axis")
             children = tuple(self._ground(a, "V") for a in args[1:])

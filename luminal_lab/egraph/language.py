@@ -34,6 +34,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "Cast": Signature(("V", "String"), "V"),
     "Select": Signature(("V", "V", "V"), "V"),
     "Red": Signature(("String", "String", "V"), "V"),
+    "Carry": Signature(("String", "String", "V", "V"), "V"),
     "Online": Signature(("String", "V", "V", "V"), "V"),
     "Load": Signature(("T", "String"), "V"),
     "LoadAt": Signature(("T", "String", "Vs"), "V"),

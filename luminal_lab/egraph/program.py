@@ -141,7 +141,7 @@ def free_axes(encoding: Encoding, value: int) -> frozenset[str]:
     if term.op in ("Load", "LoadAt", "Iota"):
         for index in encoding.indices[term.attrs[0]]:
             free |= {a for a in index.axes if not is_gathered(a)}
-    return free - {term.attrs[1]} if term.op == "Red" else free
+    return free - {term.attrs[1]} if term.op in ("Red", "Carry") else free
 
 
 def quote(text: str) -> str:

@@ -24,6 +24,7 @@ from luminal_lab.egraph.library import (
 from luminal_lab.egraph.planes import plane_axes, planes_outermost
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.egraph.values import BINDERS
 from luminal_lab.errors import RuleError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
@@ -111,6 +112,8 @@ class _Reader:
                 return "cast", (args[0],), ()
             case "Red":
                 return "red", (args[2],), (args[0], args[1])
+            case "Carry":
+                return "carry", tuple(args[2:]), (args[0], args[1])
             case "Online":
                 return "online", tuple(args[1:]), (args[0],)
             case "Load":
@@ -427,7 +430,7 @@ def node_free(node: ENode, classes: Sequence[EClass]) -> frozenset[str]:
     free: frozenset[str] = frozenset()
     for c in node.children:
         free |= classes[c].free
-    if node.op in ("red", "online"):
+    if node.op in BINDERS:
         return free - {node.attrs[-1]}
     if node.op == "iota":
         return node.attrs[0].axes

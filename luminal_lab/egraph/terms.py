@@ -196,8 +196,8 @@ def _value(
             return made("iota", (), (index_of(args[0], extents),))
         case "Cast":
             return made("cast", args[:1])
-        case "Red":
-            return made("red", args[2:], args[:2])
+        case "Red" | "Carry":
+            return made(term.op.lower(), args[2:], args[:2])
         case "Online":
             return made("online", args[1:], args[:1])
         case "Load":

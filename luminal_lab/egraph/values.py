@@ -14,6 +14,7 @@ subterms.
 | `select` | condition, a, b | |
 | `cast` | x | |
 | `red` | x | `("add" or "max", axis)` |
+| `carry` | x, y | `("argmax", axis)`: the least y over axis among those where x is greatest |
 | `online` | s, c, w | `(axis,)`: sum over axis of exp2(c*(s - max over axis of s)) * w |
 """
 
@@ -28,6 +29,9 @@ from typing import Any, Literal
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Symbol, symbols_in
+
+# Ops that bind an axis, the last of their attributes.
+BINDERS = frozenset({"red", "carry", "online"})
 
 
 class Value:
@@ -78,10 +82,8 @@ def _free(op: str, args: tuple[Value, ...], attrs: tuple) -> frozenset[str]:
     for a in args[1:]:
         if a.free is not free:
             free = free | a.free
-    if op == "red":
-        return free - {attrs[1]}
-    if op == "online":
-        return free - {attrs[0]}
+    if op in BINDERS:
+        return free - {attrs[-1]}
     if op == "iota":
         return attrs[0].axes
     if op == "load":

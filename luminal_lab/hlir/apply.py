@@ -82,6 +82,21 @@ def reduce_last(op: str, x: Tensor) -> Tensor:
     return x.amax(dim=-1)
 
 
+def place_last(x: Tensor, p: Tensor) -> Tensor:
+    """ArgMaxReduce over the last dim: the least p where x is greatest; of none, the largest."""
+    import torch
+
+    if not x.shape[-1]:
+        return torch.full(x.shape[:-1], torch.iinfo(p.dtype).max, dtype=p.dtype)
+    if _is_8bit_float(x):
+        x = x.to(torch.float32)
+    best = reduce_last("MaxReduce", x)[..., None]
+    hit = x == best
+    if x.dtype.is_floating_point:
+        hit |= torch.isnan(x)
+    return torch.where(hit, p, torch.iinfo(p.dtype).max).amin(dim=-1)
+
+
 def combine(op: str) -> Callable[[Tensor, Tensor], Tensor]:
     """How two partial results of a reduction are joined."""
     import torch

@@ -226,8 +226,9 @@ class Reference:
         extent = node.attrs["extent"]
         inner = self._nested(node.operands[0].node)
         step = max(1, _BLOCK // inner)  # of r; a longer r is reduced in pieces
+        if node.op == "ArgMaxReduce":  # places alone do not tell which of two pieces wins
+            step = max(1, extent)
         extents = node.axes()
-        operand = node.operands[0]
         join = apply.combine(node.op)
         composed: dict = {}
         for ranges in blocks(node.shape, max(1, _BLOCK // (inner * max(1, min(extent, step))))):
@@ -237,8 +238,11 @@ class Reference:
             for start in range(0, max(1, extent), step):
                 stop = min(start + step, extent)
                 frame = Frame.box([*ranges, (REDUCED, start, stop)], extents, composed)
-                x = self._read(operand.node, operand.view, frame)
-                part = apply.reduce_last(node.op, _widen(x, stop - start))
+                args = [
+                    _widen(self._read(o.node, o.view, frame), stop - start)
+                    for o in node.operands
+                ]
+                part = _reduced(node.op, args)
                 total = part if total is None else join(total, part)
             assert total is not None
             out[place] = total
@@ -366,7 +370,7 @@ class Reference:
         views = self._composed(n, view, inner)
         args = [self._read(o.node, v, inner) for o, v in zip(node.operands, views)]
         if node.op in REDUCTIONS:
-            return apply.reduce_last(node.op, _widen(args[0], node.attrs["extent"]))
+            return _reduced(node.op, [_widen(x, node.attrs["extent"]) for x in args])
         if node.op == "Cast" and self.hlir.nodes[node.operands[0].node].dtype is node.dtype:
             return args[0]  # a copy rounds nothing
         return apply.elementwise(node, args, self.compute)
@@ -447,6 +451,10 @@ def _plan(hlir: Hlir) -> tuple[list[bool], list[NodeId]]:
             elif node.op in REDUCTIONS:
                 inline[n] = reduced and len(users) == 1
     return inline, last
+
+
+def _reduced(op: str, args: Sequence[Tensor]) -> Tensor:
+    return apply.place_last(*args) if op == "ArgMaxReduce" else apply.reduce_last(op, args[0])
 
 
 def _widen(x: Tensor, extent: int) -> Tensor:

@@ -1,9 +1,9 @@
 """The op table of HLIR: one row per op, and everything else is derived from it.
 
-The fifteen primitives, `Select`, and `Erf` (docs/decisions/0002): arity, how the dtype follows
-from the operands' dtypes, and a reference on torch tensors that works in float64. The reference
-takes tensors that broadcast together (views were applied before) and computes in the dtype that
-it is given.
+The fifteen primitives, `Select`, `Erf` and `ArgMaxReduce` (docs/decisions/0002, 0013): arity,
+how the dtype follows from the operands' dtypes, and a reference on torch tensors that works in
+float64. The reference takes tensors that broadcast together (views were applied before) and
+computes in the dtype that it is given.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Family = Literal["source", "unary", "binary", "select", "reduce", "cast", "index", "custom"]
-DTypeRule = Literal["attr", "same", "bool", "branch"]
+DTypeRule = Literal["attr", "same", "bool", "branch", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Op:
         family: Groups ops that are encoded alike.
         arity: Number of operands, None when it varies.
         dtype: `same` as all operands, `bool`, `branch` (that of operands 1 and 2, operand 0
-            being bool), or given by the node (`attr`).
+            being bool), that of the `last` operand, or given by the node (`attr`).
         commutative: Whether operands of a binary op may be swapped.
         identity: The identity of a reduction (as text: `"0"`, `"-inf"`), None for other ops.
         floats_only: Whether only floating-point operands are allowed.
@@ -91,6 +91,8 @@ _ROWS = (
     Op("SumReduce", "reduce", 1, "same", "sum over axis r; 0 when r is empty", identity="0"),
     Op("MaxReduce", "reduce", 1, "same", "maximum over axis r, NaN wins; -inf when r is empty",
        identity="-inf"),
+    Op("ArgMaxReduce", "reduce", 2, "last",
+       "the least b over axis r among those where a is greatest, NaN being greater than all"),
     Op("Gather", "index", None, "same",
        "operand 0 read at its view, where axes @0, @1, ... are the values of operands 1, ..."),
     Op("Scatter", "index", None, "same",
@@ -101,4 +103,8 @@ _ROWS = (
 OPS: dict[str, Op] = {op.name: op for op in _ROWS}
 UNARY = tuple(op.name for op in _ROWS if op.family == "unary")
 BINARY = tuple(op.name for op in _ROWS if op.family == "binary")
-REDUCTIONS = {"SumReduce": "add", "MaxReduce": "max"}  # HLIR op -> the `Red` op of values
+REDUCTIONS = {  # HLIR op -> the op of `Red` or `Carry`
+    "SumReduce": "add",
+    "MaxReduce": "max",
+    "ArgMaxReduce": "argmax",
+}

@@ -438,6 +438,11 @@ class Tensor(Movable):
         if is_one(self.shape[dim := self.dim(dim)]):
             return self.pick(dim, 0)
         shape = self.shape[:dim] + self.shape[dim + 1 :]
+        attrs = {"extent": self.shape[dim]}
+        return self.graph.emit(op, [self._along(dim)], shape, self.dtype, attrs)
+
+    def _along(self, dim: int) -> Operand:
+        """This tensor as the operand of a reduction over a dim."""
         at = {out_axis(k): out_axis(k if k < dim else k - 1) for k in range(self.rank)}
         at[out_axis(dim)] = REDUCED
         view = View(
@@ -445,8 +450,30 @@ class Tensor(Movable):
             tuple(g.rename(at) for g in self.view.guard),
             self.view.fill,
         )
-        attrs = {"extent": self.shape[dim]}
-        return self.graph.emit(op, [Operand(self.node, view)], shape, self.dtype, attrs)
+        return Operand(self.node, view)
+
+    def arg_max(self, places: Tensor, *dims: int, keepdim: bool = False) -> Tensor:
+        """The least of `places` where this tensor is greatest over dims (ArgMaxReduce).
+
+        Arguments:
+            places: An integer tensor of the same shape.
+            dims: Dims that are not empty, reduced last dim first.
+            keepdim: Whether they stay, with size 1.
+        """
+        x, gone = self, sorted({self.dim(d) for d in dims}) if self.rank else []
+        for dim in reversed(gone):
+            if is_one(x.shape[dim]):
+                x, places = x.pick(dim, 0), places.pick(dim, 0)
+                continue
+            shape = x.shape[:dim] + x.shape[dim + 1 :]
+            operands = [x._along(dim), places._along(dim)]
+            attrs = {"extent": x.shape[dim]}
+            places = x.graph.emit("ArgMaxReduce", operands, shape, places.dtype, attrs)
+            x = x.reduce("MaxReduce", dim) if dim != gone[0] else x
+        if keepdim:
+            kept = [1 if k in gone else n for k, n in enumerate(self.shape)]
+            places = places.reshape(kept)
+        return places
 
     def sum(self, *dims: int, keepdim: bool = False) -> Tensor:
         """Sum over dims (a chain of SumReduce, last dim first); no dims: over none."""

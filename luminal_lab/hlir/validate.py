@@ -20,6 +20,7 @@ _NEEDED = {
     "Iota": ("index",),
     "SumReduce": ("extent",),
     "MaxReduce": ("extent",),
+    "ArgMaxReduce": ("extent",),
     "Gather": ("extents",),
     "Scatter": ("mode",),
     "Custom": ("target", "template", "result"),
@@ -97,7 +98,7 @@ def _axes(hlir: Hlir, node: Node, k: int) -> dict[str, Dim]:
     if node.op == "Custom":
         shape = hlir.nodes[node.operands[k].node].shape
     axes = {out_axis(d): e for d, e in enumerate(shape)}
-    return axes | (_extents(node) if k == 0 else {})
+    return axes | (_extents(node) if k == 0 or OPS[node.op].family == "reduce" else {})
 
 
 def _dim(dim: Dim, symbols: Mapping[str, Any]) -> Iterator[str]:
@@ -173,6 +174,10 @@ def _dtypes(hlir: Hlir, node: Node) -> Iterator[str]:
         if given[0] is not BOOL:
             yield f"its condition is {given[0]}, not bool"
         given = given[1:]
+    if op.dtype == "last":
+        if not given[-1].is_int:
+            yield f"its last operand is {given[-1]}, not an integer"
+        given = given[-1:]
     if op.dtype == "attr":
         return
     if op.dtype != "bool":

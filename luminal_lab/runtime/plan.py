@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from luminal_lab.egraph.values import Buffer, Kernel, postorder
+from luminal_lab.egraph.values import BINDERS, Buffer, Kernel, postorder
 from luminal_lab.runtime.memory import aligned
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 
@@ -324,7 +324,7 @@ def overwritable(kernel: Kernel, target: str) -> tuple[str, ...]:
     store = kernel.buffers[target]
     reads: dict[str, bool] = {}
     for value in postorder([out.value]):
-        if value.op in ("red", "online"):
+        if value.op in BINDERS:
             return ()
         if value.op == "load":
             name, index = value.attrs

@@ -96,6 +96,8 @@ def entry_name(kernel: Kernel, schedule: Any) -> str:
     for value in postorder(kernel.values()):
         if value.op == "red":
             told.setdefault("max" if value.attrs[0] == "max" else "sum")
+        elif value.op == "carry":
+            told.setdefault(value.attrs[0])
         elif value.op in _TOLD:
             told.setdefault(value.op)
     ordered = sorted(told, key=_ORDER.__getitem__)[:3] or ["map"]
@@ -103,7 +105,7 @@ def entry_name(kernel: Kernel, schedule: Any) -> str:
     return "_".join((*ordered, digest(text, repr(schedule.to_data()))[:8]))
 
 
-_ORDER = {name: k for k, name in enumerate(("online", "sum", "max", *_TOLD[2:]))}
+_ORDER = {name: k for k, name in enumerate(("online", "argmax", "sum", "max", *_TOLD[2:]))}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
-from luminal_lab.egraph.values import postorder
+from luminal_lab.egraph.values import BINDERS, postorder
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.sizes import hint, symbols_in
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
@@ -46,7 +46,7 @@ def title(kernel: AnyKernel) -> str:
         return f"{what} -> {_shape(kernel)}"
     counts: Counter[str] = Counter()
     for value in postorder(kernel.values()):
-        if value.op in ("red", "online"):
+        if value.op in BINDERS:
             counts["online" if value.op == "online" else f"{value.attrs[0]}-reduction"] += 1
         elif value.op not in ("load", "const", "iota"):
             counts["pointwise"] += 1

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from luminal_lab.egraph.values import (
+    BINDERS,
     Buffer,
     Kernel,
     KernelOutput,
@@ -223,7 +224,7 @@ class Canonical:
         else:
             if op == "iota":
                 attrs = renamed(attrs, axes)
-            elif op == "red":
+            elif op in ("red", "carry"):
                 attrs = (attrs[0], axes[attrs[1]])
             elif op == "online":
                 attrs = (axes[attrs[0]],)
@@ -272,9 +273,7 @@ def _named_axes(value: Value) -> tuple[str, ...]:
         return tuple(a for index in value.attrs[1] for a in axes_of(index))
     if value.op == "iota":
         return axes_of(value.attrs[0])
-    if value.op == "red":
-        return (value.attrs[1],)
-    return (value.attrs[0],) if value.op == "online" else ()
+    return (value.attrs[-1],) if value.op in BINDERS else ()
 
 
 def _walk(index: Index) -> Iterable[str]:

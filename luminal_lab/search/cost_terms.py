@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from luminal_lab.egraph.values import Buffer, Value, postorder
+from luminal_lab.egraph.values import BINDERS, Buffer, Value, postorder
 from luminal_lab.search.canonical import Node
 from luminal_lab.search.machine import Machine
 
@@ -23,6 +23,7 @@ VECTOR = {"recip": 3.0, "sqrt": 4.0, "mod": 8.0, "const": 0.0, "iota": 0.3, "loa
 Context = frozenset[tuple[str, int]]
 
 # How the arithmetic of a term is counted.
+CARRY = 6.0  # operations of a reduction that carries more than one number, per point
 LOAD, RED, ONLINE, SPECIAL_OP, ON_AXES, PLAIN = range(6)
 
 
@@ -246,8 +247,9 @@ class Terms:
         t.weight, t.fold = VECTOR.get(v.op, 1.0), 0.0
         if v.op == "online":
             t.kind = ONLINE
-        elif v.op == "red":
+        elif v.op in ("red", "carry"):
             t.kind = RED
+            t.weight = CARRY if v.op == "carry" else t.weight
             # When the reduced axis is the one along which memory is read, each result is first
             # a vector of partial ones; otherwise a vector holds neighbouring results.
             lanes = self.machine.lanes(t.bytes)
@@ -317,9 +319,7 @@ def _joined(a: frozenset[Any], b: frozenset[Any]) -> frozenset[Any]:
 
 def bound_axis(v: Value) -> str | None:
     """The axis that a reduction binds, None for other values."""
-    if v.op == "red":
-        return v.attrs[1]
-    return v.attrs[0] if v.op == "online" else None
+    return v.attrs[-1] if v.op in BINDERS else None
 
 
 def _factors(t: Any) -> tuple[Term, Term] | None:

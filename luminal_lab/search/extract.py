@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.egraph.values import BINDERS
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.order import order_classes
 
@@ -221,10 +222,8 @@ class Space:
                 free |= {a for a in index.axes if not a.startswith("@")}
         elif e.op == "iota":
             free = e.attrs[0].axes
-        elif e.op == "red":
-            free -= {e.attrs[1]}
-        elif e.op == "online":
-            free -= {e.attrs[0]}
+        elif e.op in BINDERS:
+            free -= {e.attrs[-1]}
         return free
 
     def _ranks(self) -> list[int]:

@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from luminal_lab.egraph.planes import window_axes
+from luminal_lab.egraph.values import BINDERS
 from luminal_lab.hlir.ops import REDUCTIONS
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.cost import SPECIAL, VECTOR
@@ -93,8 +94,8 @@ class Weights:
         return math.prod(hint(self.space.part.extents[a]) for a in sorted(axes))
 
     def _work(self, free: frozenset[str], e: ENode) -> float:
-        if e.op in ("red", "online"):
-            axis = e.attrs[1] if e.op == "red" else e.attrs[0]
+        if e.op in BINDERS:
+            axis = e.attrs[-1]
             body = frozenset({axis}).union(
                 *(self.space.part.classes[c].free for c in e.children)
             )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.egraph.egraph import ENCODED
 from luminal_lab.egraph.sized import sized_part
 from luminal_lab.egraph.soundness import check_rule
-from luminal_lab.egraph.values import Kernel, Value, postorder
+from luminal_lab.egraph.values import BINDERS, Kernel, Value, postorder
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.apply import torch_dtype
 from luminal_lab.hlir.dtypes import DType
@@ -25,6 +25,7 @@ from luminal_lab.hlir.ops import REDUCTIONS
 from luminal_lab.resources import rules_dir
 from luminal_lab.search.assemble import RegionKernels, Step
 from luminal_lab.search.candidate import Candidate, LibraryKernel
+from luminal_lab.search.close_calls import close_calls, is_close
 from luminal_lab.search.execute import stored, value_at
 from luminal_lab.search.inputs import Recipe, input_recipes, search_inputs
 from luminal_lab.search.target import Expected, Tolerance
@@ -200,17 +201,39 @@ class RegionVerifier:
             points = None if total <= _WHOLE else _spread(total)
             values = self.tensor(t).reshape(-1)
             picked = values if points is None else values[points]
+            close = self._close_calls(t, base, points)
         else:
-            points, picked = self._sampled(t)
+            points, picked, close = self._sampled(t, base)
             if not self._anchored(t, picked, points):
                 picked = self._from_interpreter(t).reshape(-1)[points]
         scale = scale_of(picked)
+        if close is not None and bool(close.any()):
+            points = (~close).nonzero()[:, 0] if points is None else points[~close]
+            picked = picked[~close]
         return Expected(points, picked.clone(), Tolerance(base * scale, base))
 
-    def _sampled(self, t: int) -> tuple[Tensor, Tensor]:
+    def _close_calls(self, t: int, base: float, points: Tensor | None) -> Tensor | None:
+        """At which flat positions a place of a maximum may be another one, if anywhere."""
+        if self._opaque(t) is not None:
+            return None
+        made = self._written(t)
+        term = self._meaning(made.children[0], t)
+        names = sorted(frozenset[str]().union(*(i.axes for i in made.attrs[0])))
+        out: Tensor | None = None
+        for pair in close_calls(term, names):
+            buffers = self._buffers(pair[1])
+            shape, extents = self.part.classes[t].shape, self.part.extents
+            tops = [stored(v, made.attrs[0], shape, extents, buffers).reshape(-1) for v in pair]
+            close = is_close(*tops, base)
+            close = close if points is None else close[points]
+            out = close if out is None else out | close
+        return out
+
+    def _sampled(self, t: int, base: float) -> tuple[Tensor, Tensor, Tensor | None]:
         """Some flat positions of a T-class and its values there: a box of points.
 
-        The first and the last block of each axis are always among them.
+        The first and the last block of each axis are always among them. The last result says at
+        which a place of a maximum may be another one.
         """
         import torch
 
@@ -224,7 +247,13 @@ class RegionVerifier:
         flat = torch.zeros((), dtype=torch.int64)
         for n, index in zip(self.part.classes[t].shape, made.attrs[0]):
             flat = flat * n + index.evaluate(env)
-        return flat.expand(values.shape).reshape(-1), values.reshape(-1)
+        out: Tensor | None = None
+        for pair in close_calls(term, names):
+            buffers = self._buffers(pair[1])
+            tops = [value_at(v, self.part.extents, buffers, axes).reshape(-1) for v in pair]
+            close = is_close(*tops, base)
+            out = close if out is None else out | close
+        return flat.expand(values.shape).reshape(-1), values.reshape(-1), out
 
     def tolerance(self, step: Step) -> float:
         """The relative error that a kernel may have."""
@@ -379,7 +408,7 @@ def kernel_tolerance(kernel: Kernel | LibraryKernel, rules: Mapping[str, str]) -
     if isinstance(kernel, Kernel):
         values = list(postorder(kernel.values()))
         dtypes += [v.dtype for v in values]
-        if level == 0 and any(v.op in ("red", "online") for v in values):
+        if level == 0 and any(v.op in BINDERS for v in values):
             level = 1  # every generated reduction is in an order of its own
     return max((BASE[d.name][level] for d in dtypes if d.is_float), default=0.0)
 

@@ -90,11 +90,7 @@ class Reductions(Base):
             return flat._place(name, 0, False)
         d = self.raw.dim(dim)
         not_empty(self.shape[d] if self.rank else 1, name)
-        if F.is_stored(self.raw):
-            return self._of((F.argmax if name == "argmax" else F.argmin)(self.raw, d, keepdim))
-        reason = "the place of an extreme among values that kernels may round anew"
-        shape = tuple(1 if k == d else n for k, n in enumerate(self.shape) if keepdim or k != d)
-        return self._aten(f"aten.{name}.default", (self, d, keepdim), [(shape, I64)], reason)[0]
+        return self._of((F.argmax if name == "argmax" else F.argmin)(self.raw, d, keepdim))
 
     @op
     def var(self, dim: Over = None, correction: float = 1, keepdim: bool = False) -> Self:

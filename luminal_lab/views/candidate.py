@@ -230,7 +230,7 @@ def describe(kernel: Kernel | LibraryKernel) -> str:
         stack.extend(reversed(value.args))
         if value.op == "online":
             loops.setdefault(f"online {kernel.extents.get(value.attrs[0], '?')}")
-        elif value.op == "red":
+        elif value.op in ("red", "carry"):
             sign = "Σ" if value.attrs[0] == "add" else value.attrs[0]
             loops.setdefault(f"{sign} {kernel.extents.get(value.attrs[1], '?')}")
     names = list(loops)

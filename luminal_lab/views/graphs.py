@@ -325,6 +325,7 @@ def of_part(part: Part) -> GraphData:
 _SORTS = {"V": "a value over axes", "T": "a tensor in memory"}
 _ENODE_COLOURS = {
     "load": "teal", "kernel": "good", "input": "teal", "red": "warn", "online": "mark",
+    "carry": "mark",
     "gemm": "good", "const": "muted", "iota": "muted", "scatter": "bad", "custom": "bad",
 }  # fmt: skip
 

@@ -158,6 +158,8 @@ def _text(
     if op == "red":
         sign = {"add": "Σ", "max": "max"}.get(value.attrs[0], value.attrs[0])
         return f"{sign}_{value.attrs[1]}({inside(0)})", _TIGHT
+    if op == "carry":
+        return f"{value.attrs[0]}_{value.attrs[1]}({inside(0)}, {inside(1)})", _TIGHT
     if op == "online":
         scaled = inside(0) if inside(1) == "1" else f"{inside(1)}·{inside(0, _PRODUCT)}"
         weight = "" if inside(2) == "1" else f", {inside(2)}"

@@ -77,22 +77,18 @@ def test_argmax_takes_the_first_of_equals_and_the_first_nan() -> None:
     agrees(lambda x: [x.argmax(1), x.argmin(1), x.amin(1), x.amax(1)], i)
 
 
-def test_the_place_of_an_extreme_is_looked_for_among_stored_floats_only() -> None:
-    """Kernels that each compute a product may differ in its last bit: no place is found."""
+def test_the_place_of_an_extreme_among_computed_floats_has_a_lowering() -> None:
     x, w = torch.randn(5, 16), torch.randn(16, 4)
-    found = agrees(
-        lambda x, w: [(x @ w).argmax(-1), *torch.softmax(x, -1).min(-1)], x, w, fallbacks=2
-    )
-    assert list(found.fallbacks().op) == ["aten.argmax.default", "aten.min.dim"]
-    assert "round" in found.fallbacks().reason.iloc[0]
-    for stored in (
-        lambda x: x.argmax(-1),
-        lambda x: x.t().max(0),
-        lambda x: x.double().argmin(),
-    ):
-        assert agrees(stored, x).fallbacks().empty
-    exact = agrees(lambda i: (i * 3 + 1).argmax(-1), torch.arange(12).reshape(3, 4) % 5)
-    assert exact.fallbacks().empty
+    agrees(lambda x, w: [(x @ w).argmax(-1), *torch.softmax(x, -1).min(-1)], x, w)
+    agrees(lambda x, w: [(x @ w).t().max(0)[1], torch.aminmax(x @ w, dim=1)], x, w)
+    agrees(lambda x: [x.double().argmin(), (x * 2).argmax()], x)
+    agrees(lambda i: (i * 3 + 1).argmax(-1), torch.arange(12).reshape(3, 4) % 5)
+
+
+def test_the_place_of_an_extreme_is_carried_with_it() -> None:
+    hlir = agrees(lambda x: x.exp().argmax(1), torch.randn(3, 4))
+    assert [n.op for n in hlir.nodes].count("ArgMaxReduce") == 1
+    assert not any(n.op == "LessThan" for n in hlir.nodes)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -102,6 +102,10 @@ def online(axis: str, s: Value, c: Value, w: Value) -> Value:
     return Value("online", (s, c, w), (axis,), dtype=w.dtype)
 
 
+def arg_max(axis: str, x: Value, p: Value) -> Value:
+    return Value("carry", (x, p), ("argmax", axis), dtype=p.dtype)
+
+
 def gelu(x: Value) -> Value:
     inner = op("erf", mul(x, const(0.7071067811865476)))
     return mul(x, const(0.5), add(const(1.0), inner))
@@ -348,6 +352,39 @@ def functions(n: int = 200) -> Kernel:
     )
 
 
+def place(m: int = 20, n: int = 300, dtype: DType = F32) -> Kernel:
+    """The maximum of each row, and where it is first."""
+    x = load("x", "i", "j", dtype=dtype)
+    outs = {"o": (arg_max("j", x, iota("j")), ("i",)), "top": (red("max", "j", x), ("i",))}
+    return kernel(outs, {"x": ((m, n), dtype)}, {"o": (m,), "top": (m,)}, i=m, j=n)
+
+
+def place_of_computed(m: int = 300, n: int = 70) -> Kernel:
+    """Where each column of x*x*y is least."""
+    x = load("x", "i", "j")
+    value = mul(x, x, load("y", "j"), const(-1.0))
+    inputs = {"x": ((m, n), F32), "y": ((n,), F32)}
+    return one(arg_max("i", value, iota("i")), ("j",), inputs, (n,), i=m, j=n)
+
+
+def place_in_all(m: int = 30, n: int = 70) -> Kernel:
+    """The place of the maximum over two axes, of a product."""
+    s = red("add", "k", mul(load("x", "i", "k"), load("y", "j", "k")))
+    inner = arg_max("j", s, iota(f"{n}*i + j"))
+    inputs = {"x": ((m, 9), F32), "y": ((n, 9), F32)}
+    return one(arg_max("i", red("max", "j", s), inner), (), inputs, (), i=m, j=n, k=9)
+
+
+def pooled_place(n: int = 60) -> Kernel:
+    """The place of the maximum in each window of three, with padding."""
+    at = ix("2*i + w - 1")
+    inside = less(const(-1, I64), iota(at))
+    x = select(inside, load("x", at), const(-math.inf))
+    p = select(inside, iota(at), const((1 << 31) - 1, I64))
+    m = n // 2
+    return one(arg_max("w", x, p), ("i",), {"x": ((n,), F32)}, (m,), i=m, w=3)
+
+
 def two_outputs(m: int = 20, n: int = 300) -> Kernel:
     x = load("x", "i", "j")
     mean = mul(red("add", "j", x), const(1 / n))
@@ -416,11 +453,19 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "booleans": booleans,
     "functions": functions,
     "two_outputs": two_outputs,
+    "place": place,
+    "place_long": lambda: place(2, 9000),
+    "place_bf16": lambda: place(dtype=BF16),
+    **{f"place_{d}": partial(place, dtype=d) for d in (I64, I8)},
+    "place_of_computed": place_of_computed,
+    "place_in_all": place_in_all,
+    "pooled_place": pooled_place,
 }
 
 
 WIDE: dict[str, Callable[[], Kernel]] = {  # types that Metal lacks
     "doubles": doubles,
+    "place_f64": lambda: place(dtype=F64),
     "float8_e4m3": float8,
     "float8_e5m2": lambda: float8(dtype=DTYPES["f8e5m2"]),
 }

@@ -56,6 +56,10 @@ def online(axis: str, s: Value, c: Value, w: Value) -> Value:
     return Value("online", (s, c, w), (axis,), dtype=w.dtype)
 
 
+def arg_max(axis: str, x: Value, p: Value) -> Value:
+    return Value("carry", (x, p), ("argmax", axis), dtype=p.dtype)
+
+
 def cast(x: Value, dtype: DType) -> Value:
     return Value("cast", (x,), dtype=dtype)
 
@@ -121,6 +125,21 @@ def reduce_columns(m: int, n: int, kind: str = "add", dtype: DType = F32) -> Ker
     v = red(kind, "i", load("x", "i", "j", dtype=dtype))
     bs = [Buffer("x", (m, n), dtype), Buffer("y", (n,), dtype)]
     return kernel([("y", ("j",), v)], {"i": m, "j": n}, bs)
+
+
+def place_in_rows(m: int, n: int, dtype: DType = F32, computed: bool = False) -> Kernel:
+    """Where each row is greatest (of `x*x - x`, when computed)."""
+    x = load("x", "i", "j", dtype=dtype)
+    v = add(mul(x, x), neg(x)) if computed else x
+    bs = [Buffer("x", (m, n), dtype), Buffer("y", (m,), I64)]
+    return kernel([("y", ("i",), arg_max("j", v, iota("j")))], {"i": m, "j": n}, bs)
+
+
+def place_in_columns(m: int, n: int, dtype: DType = F32, computed: bool = False) -> Kernel:
+    x = load("x", "i", "j", dtype=dtype)
+    v = add(mul(x, x), neg(x)) if computed else x
+    bs = [Buffer("x", (m, n), dtype), Buffer("y", (n,), I64)]
+    return kernel([("y", ("j",), arg_max("i", v, iota("i")))], {"i": m, "j": n}, bs)
 
 
 def total(m: int, n: int) -> Kernel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.search.machine import Machine
 from tests.codegen import gpu_kernels
 from tests.codegen import kernels as K
@@ -39,6 +40,22 @@ def test_reductions_at_odd_sizes(kind: str):
         verified(K.reduce_rows(m, n, kind))
         verified(K.reduce_columns(m, n, kind))
     verified(K.total(37, 53))
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_places_at_odd_sizes(computed: bool):
+    for m, n in (*SIZES, (3, 9001), (700, 37)):
+        verified(K.place_in_rows(m, n, computed=computed))
+        verified(K.place_in_columns(m, n, computed=computed))
+    verified(K.place_in_rows(1, 600_000, computed=computed))  # in parts, one for each task
+    verified(K.place_in_columns(33, 70, DTYPES["f64"], computed))
+
+
+@pytest.mark.parametrize("name", ["i64", "i32", "i8", "u8", "bool", "bf16", "f16", "f64"])
+def test_places_among_numbers_of_every_dtype(name: str):
+    for m, n in ((5, 100), (40, 17)):
+        verified(K.place_in_rows(m, n, DTYPES[name]))
+        verified(K.place_in_columns(m, n, DTYPES[name]))
 
 
 @pytest.mark.parametrize("m", [1, 2, 5, 12, 31, 33, 100, 137])
@@ -174,6 +191,19 @@ def test_softmax_keeps_nan_and_infinity():
 def test_maximum_keeps_nan():
     hostile(K.reduce_rows(6, 70, "max"), x=set_at(((1, 69), NAN), (2, -INF), ((3, 0), INF)))
     hostile(K.reduce_columns(70, 37, "max"), x=set_at(((69, 1), NAN), ((slice(None), 2), -INF)))
+
+
+def test_the_first_of_equals_wins_and_nan_over_all():
+    change = set_at(
+        (0, -INF), ((1, 65), NAN), ((1, 3), INF), ((2, (8, 60)), 9.0), ((3, 5), NAN),
+        ((3, 69), NAN), (4, 0.0), ((4, 0), -0.0), ((5, 1), INF), ((5, 2), INF),
+    )  # fmt: skip
+    hostile(K.place_in_rows(6, 70), x=change)
+    hostile(K.place_in_columns(6, 70), x=change)
+    hostile(K.place_in_columns(200, 70), x=set_at((slice(40, 80), NAN), ((0, 3), NAN)))
+    hostile(
+        K.place_in_rows(2, 9000), x=set_at(((0, (17, 8000)), 99.0), ((1, (5000, 8999)), NAN))
+    )
 
 
 def test_online_with_masked_rows_and_blocks():

@@ -74,7 +74,7 @@ def test_a_block_beyond_threadgroup_memory_is_refused() -> None:
         source_of(gpu_kernels.gemm(8192, 8192, 64), schedule)
 
 
-@pytest.mark.parametrize("name", ["softmax", "softmax_online", "row_sum"])
+@pytest.mark.parametrize("name", ["softmax", "softmax_online", "row_sum", "place"])
 def test_nan_and_infinities_come_out_as_the_reference_has_them(name: str) -> None:
     kernel = KERNELS[name]()
     x = torch.randn(kernel.buffers["x"].shape)

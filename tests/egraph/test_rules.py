@@ -16,6 +16,7 @@ NEEDED = [
     ("and-absorbs", '"bool"'),
     ("and-same", '"bool"'),
     ("any-is-max", '"bool"'),
+    ("argmax-cast", "(exactly s d)"),
     ("cast-back", "(floating n)"),
     ("cast-bool", '"bool"'),
     ("cast-through-wider", "(exactly a b)"),

@@ -9,7 +9,7 @@ from typing import Any
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.functional.elementary import LOG2_E, log, power, sqrt
-from luminal_lab.hlir.functional.logic import INF, abs_, isinf, isnan, ne, not_, ordered
+from luminal_lab.hlir.functional.logic import INF, abs_, isinf, ne, not_
 from luminal_lab.hlir.functional.precision import in_wide, wide
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Size, largest
@@ -96,29 +96,12 @@ def whole_number(x: float) -> int:
     return int(x)
 
 
-def is_stored(x: Tensor) -> bool:
-    """Whether the place of an extreme of `x` may be found by equality with it.
-
-    A kernel that computes floats again may round otherwise than the one that found the extreme,
-    and then none is equal: floats must be an input's, a constant, or what ATen computed.
-    """
-    node = x.graph.nodes[x.node]
-    while node.op == "Cast" and node.dtype.is_float:
-        node = x.graph.nodes[node.operands[0].node]
-    return not x.dtype.is_float or node.op in ("Input", "Custom", "Constant")
-
-
 def argmax(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     """Index of the first maximum over a dim; the first NaN where there is one."""
-    best = x.max(dim, keepdim=True)
-    hit = not_(x < best)
-    if x.dtype.is_float:
-        hit = hit * (isnan(x) + ordered(best))
-    dim = x.dim(dim)
-    n = x.shape[dim] if x.rank else 1
-    last = Index.num(n - 1)
-    place = x.graph.iota(last - Index.axis(out_axis(dim)) if x.rank else Index(), x.shape)
-    return hit.where(place, -1).max(dim, keepdim=keepdim) * -1 + (n - 1)
+    if not x.rank:
+        return x.graph.iota(Index(), ())
+    place = x.graph.iota(Index.axis(out_axis(dim := x.dim(dim))), x.shape)
+    return x.arg_max(place, dim, keepdim=keepdim)
 
 
 def argmin(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
