@@ -56,7 +56,7 @@ q, k, v = (torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i 
 hlir = ll.capture(attention, (q, k, v))
 
 # %% [markdown]
-# `ll.capture` asks PyTorch for the graph and spells it in seventeen primitives. A matrix product
+# `ll.capture` asks PyTorch for the graph and spells it in eighteen primitives. A matrix product
 # is a `Mul` followed by a `SumReduce`; softmax is a maximum, an exponential, a sum and a
 # division. Transposing, broadcasting and slicing are not operations at all: an operand says at
 # which *index* it is read. Rest the pointer on a box to see its shape, its cost, and the line of

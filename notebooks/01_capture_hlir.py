@@ -18,7 +18,7 @@
 #
 # A compiler first has to know what your program *computes*. Python does not say: `x @ w` may be
 # any method of any object. **Capture** runs the module once on example inputs through PyTorch's
-# own `torch.export`, and spells what it saw in seventeen primitives: the **HLIR**.
+# own `torch.export`, and spells what it saw in eighteen primitives: the **HLIR**.
 #
 # In this notebook you capture a small network, find your own lines in the graph, see why a
 # transpose is not an operation, and meet an operator that has no spelling.
@@ -49,10 +49,10 @@ x = torch.randn(8, 64)
 hlir = ll.capture(model, (x,))
 
 # %% [markdown]
-# ## Seventeen primitives
+# ## Eighteen primitives
 #
 # Everything is made of these: five functions of one number and `Erf`, four of two numbers,
-# `Select`, two reductions, `Iota` (an index as a number), `Gather` and `Scatter`, and `Cast`.
+# `Select`, three reductions, `Iota` (an index as a number), `Gather` and `Scatter`, and `Cast`.
 # A layer norm has no primitive of its own; it is sums, a square root and a few products.
 
 # %%

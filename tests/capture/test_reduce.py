@@ -80,7 +80,7 @@ def test_argmax_takes_the_first_of_equals_and_the_first_nan() -> None:
 def test_the_place_of_an_extreme_among_computed_floats_has_a_lowering() -> None:
     x, w = torch.randn(5, 16), torch.randn(16, 4)
     agrees(lambda x, w: [(x @ w).argmax(-1), *torch.softmax(x, -1).min(-1)], x, w)
-    agrees(lambda x, w: [(x @ w).t().max(0)[1], torch.aminmax(x @ w, dim=1)], x, w)
+    agrees(lambda x, w: [(x @ w).t().max(0)[1], *torch.aminmax(x @ w, dim=1)], x, w)
     agrees(lambda x: [x.double().argmin(), (x * 2).argmax()], x)
     agrees(lambda i: (i * 3 + 1).argmax(-1), torch.arange(12).reshape(3, 4) % 5)
 

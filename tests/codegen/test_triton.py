@@ -109,7 +109,7 @@ def hostile(shape: tuple[int, ...]) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("name", ["softmax", "softmax_online", "logsumexp", "row_sum"])
+@pytest.mark.parametrize("name", ["softmax", "softmax_online", "logsumexp", "row_sum", "place"])
 def test_nan_and_infinities_come_out_as_the_reference_has_them(name: str) -> None:
     kernel = KERNELS[name]()
     given = {"x": hostile(kernel.buffers["x"].shape)}
