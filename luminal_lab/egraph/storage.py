@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,23 @@ from luminal_lab.egraph.library import LibraryForm
 from luminal_lab.egraph.process import Limits
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.errors import SaturationError
-from luminal_lab.hlir import storage
+from luminal_lab.hlir import sizes, storage
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.regions import partition
+from luminal_lab.hlir.sizes import Dim, Size
+from luminal_lab.hlir.symbolic import symbols_of
 
 _FORMAT = 1
+_SIZE = "$size"  # marks the text of a size in plain data
 
 
 def save(egraph: EGraph, path: Path) -> None:
     """Write an e-graph with its program; the file appears whole or not at all.
 
     Raises:
-        SaturationError: when it cannot be written, or has symbolic sizes.
+        SaturationError: when it cannot be written.
     """
-    if egraph.hlir.symbols:
-        raise SaturationError(
-            f"an e-graph with the symbolic sizes {', '.join(egraph.hlir.symbols)} has no file",
-            fix="save the program, the candidate or the executable",
-        )
     data = {
         "format": _FORMAT,
         "target": egraph.target,
@@ -60,15 +58,20 @@ def load(path: Path) -> EGraph:
         data = json.loads(archive.read("egraph.json"))
         hlir = storage.get(archive)
         program = partition(hlir)
+        if data["keys"] != [r.key for r in program.regions]:
+            program = partition(hlir, regions=False)
         if data["format"] != _FORMAT or data["keys"] != [r.key for r in program.regions]:
             raise SaturationError(
                 "the e-graph was saved by another version",
                 where=str(path),
                 fix="saturate the program again",
             )
+        reader = _Reader(
+            {n: sizes.symbol(n, s.low, s.high, s.hint) for n, s in symbols_of(hlir).items()}
+        )
         return EGraph(
             program,
-            tuple(_part(d, program.regions[d["region"]].hlir) for d in data["parts"]),
+            tuple(reader.part(d, program.regions[d["region"]].hlir) for d in data["parts"]),
             data["target"],
             tuple(RuleInfo(**r) for r in data["rules"]),
             Limits(**data["limits"]),
@@ -85,7 +88,7 @@ def _part_data(part: Part) -> dict[str, Any]:
                 "sort": c.sort,
                 "dtype": c.dtype.name,
                 "free": sorted(c.free),
-                "shape": list(c.shape),
+                "shape": _with_sizes(c.shape),
                 "beside": c.beside,
                 "nodes": [_node_data(n) for n in c.nodes],
             }
@@ -93,7 +96,7 @@ def _part_data(part: Part) -> dict[str, Any]:
         ],
         "node_class": sorted(part.node_class.items()),
         "outputs": part.outputs,
-        "extents": dict(part.extents),
+        "extents": _with_sizes(dict(part.extents)),
         "report": asdict(part.report),
     }
 
@@ -108,60 +111,89 @@ def _attrs_data(node: ENode) -> list[Any]:
     if node.op == "iota":
         return [str(node.attrs[0])]
     if node.op in ("gemm", "library"):
-        return [asdict(node.attrs[0])]
+        form = node.attrs[0]
+        return [{f.name: _with_sizes(getattr(form, f.name)) for f in fields(form)}]
     if node.op == "scatter":
         mode, points, index = node.attrs
         return [mode, list(map(str, points)), list(map(str, index))]
     return list(node.attrs)
 
 
-def _attrs(op: str, data: list[Any]) -> tuple[Any, ...]:
-    if op in ("load", "kernel"):
-        return (tuple(map(Index.parse, data)),)
-    if op == "iota":
-        return (Index.parse(data[0]),)
-    if op in ("gemm", "library"):
-        form: Mapping[str, Any] = data[0]
-        deep = {k: _tuple(v) for k, v in form.items()}
-        return (GemmForm(**deep) if op == "gemm" else LibraryForm(**deep),)
-    if op == "scatter":
-        mode, points, index = data
-        return mode, tuple(map(Index.parse, points)), tuple(map(Index.parse, index))
-    return tuple(data)
+def _with_sizes(value: Any) -> Any:
+    """Plain data in which a size is its text, marked as such."""
+    if isinstance(value, Size):
+        return {_SIZE: str(value)}
+    if isinstance(value, dict):
+        return {k: _with_sizes(v) for k, v in value.items()}
+    return [_with_sizes(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads parts of an e-graph back.
+
+    Arguments:
+        symbols: The sizes of its program, by name.
+    """
+
+    symbols: Mapping[str, Dim]
+
+    def part(self, data: Mapping[str, Any], hlir: Any) -> Part:
+        """A saturated region."""
+        report = data["report"]
+        return Part(
+            data["region"],
+            tuple(self._class(k, c) for k, c in enumerate(data["classes"])),
+            dict(data["node_class"]),
+            tuple((name, c) for name, c in data["outputs"]),
+            self._plain(data["extents"]),
+            hlir,
+            Report(
+                tuple(Iteration(**i) for i in report["iterations"]),
+                report["stopped"],
+                Counts(**report["counts"]),
+                report["encode_seconds"],
+                report["dropped"],
+            ),
+        )
+
+    def _class(self, number: int, data: Mapping[str, Any]) -> EClass:
+        return EClass(
+            number,
+            data["sort"],
+            tuple(
+                ENode(op, tuple(children), self._attrs(op, attrs), rule, iteration)
+                for op, children, attrs, rule, iteration in data["nodes"]
+            ),
+            DTYPES[data["dtype"]],
+            frozenset(data["free"]),
+            tuple(self._plain(data["shape"])),
+            tuple(data["beside"]),
+        )
+
+    def _attrs(self, op: str, data: list[Any]) -> tuple[Any, ...]:
+        if op in ("load", "kernel"):
+            return (self._indices(data),)
+        if op == "iota":
+            return (self._indices(data)[0],)
+        if op in ("gemm", "library"):
+            deep = {k: _tuple(v) for k, v in self._plain(data[0]).items()}
+            return (GemmForm(**deep) if op == "gemm" else LibraryForm(**deep),)
+        if op == "scatter":
+            mode, points, index = data
+            return mode, self._indices(points), self._indices(index)
+        return tuple(data)
+
+    def _indices(self, texts: list[str]) -> tuple[Index, ...]:
+        return tuple(Index.parse(text, None, self.symbols) for text in texts)
+
+    def _plain(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.keys() == {_SIZE}:
+                return sizes.parse(data[_SIZE], self.symbols)
+            return {k: self._plain(v) for k, v in data.items()}
+        return [self._plain(v) for v in data] if isinstance(data, list) else data
 
 
 def _tuple(value: Any) -> Any:
     return tuple(map(_tuple, value)) if isinstance(value, list) else value
-
-
-def _part(data: Mapping[str, Any], hlir: Any) -> Part:
-    report = data["report"]
-    return Part(
-        data["region"],
-        tuple(
-            EClass(
-                k,
-                c["sort"],
-                tuple(
-                    ENode(op, tuple(children), _attrs(op, attrs), rule, iteration)
-                    for op, children, attrs, rule, iteration in c["nodes"]
-                ),
-                DTYPES[c["dtype"]],
-                frozenset(c["free"]),
-                tuple(c["shape"]),
-                tuple(c["beside"]),
-            )
-            for k, c in enumerate(data["classes"])
-        ),
-        dict(data["node_class"]),
-        tuple((name, c) for name, c in data["outputs"]),
-        data["extents"],
-        hlir,
-        Report(
-            tuple(Iteration(**i) for i in report["iterations"]),
-            report["stopped"],
-            Counts(**report["counts"]),
-            report["encode_seconds"],
-            report["dropped"],
-        ),
-    )

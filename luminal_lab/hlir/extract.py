@@ -34,11 +34,14 @@ class Copies:
             output that reads through a view, reads a source, or shares its node.
         origin: For each node, the node of the original program that it stands for.
         structural: The copies that outputs need wherever borders are.
+        carried: Numbers that one step of a loop hands to the next: each is stored, even
+            where it is cheap, and by the last step, too.
     """
 
     hlir: Hlir
     origin: tuple[NodeId, ...]
     structural: tuple[NodeId, ...]
+    carried: frozenset[NodeId] = frozenset()
 
     def more(self, outputs: Sequence[int]) -> Copies:
         """With copies for further outputs, by position."""
@@ -46,7 +49,7 @@ class Copies:
         origin = list(self.origin)
         for node in extended.nodes[len(origin) :]:
             origin.append(self.origin[node.operands[0].node])
-        return Copies(extended, tuple(origin), self.structural)
+        return replace(self, hlir=extended, origin=tuple(origin))
 
 
 def copies_of(hlir: Hlir) -> Copies:
@@ -116,17 +119,24 @@ class Flow:
         by_use: Which nodes are copied into each region that uses them.
         reads: For each node the nodes, not copied, that it depends on, in order.
         users: For each node the nodes, not copied, that depend on it, in order.
+        carried: Nodes that are outputs of their group, whether read or not.
     """
 
     by_use: tuple[bool, ...]
     reads: tuple[tuple[NodeId, ...], ...]
     users: tuple[tuple[NodeId, ...], ...]
+    carried: frozenset[NodeId] = frozenset()
 
     @staticmethod
-    def of(hlir: Hlir) -> Flow:
-        """The flow of a program."""
-        written = {o.value.node for o in hlir.outputs}
-        by_use = [use and n not in written for n, use in enumerate(placed_by_use(hlir))]
+    def of(
+        hlir: Hlir,
+        by_use: Sequence[bool] | None = None,
+        carried: frozenset[NodeId] = frozenset(),
+    ) -> Flow:
+        """The flow of a program, or of a piece of one for which it is known what is copied."""
+        if by_use is None:
+            written = {o.value.node for o in hlir.outputs} | carried
+            by_use = [use and n not in written for n, use in enumerate(placed_by_use(hlir))]
         reads: list[tuple[NodeId, ...]] = []
         users: list[list[NodeId]] = [[] for _ in hlir.nodes]
         for n, node in enumerate(hlir.nodes):
@@ -138,7 +148,7 @@ class Flow:
             if not by_use[n]:
                 for m in found:
                     users[m].append(n)
-        return Flow(tuple(by_use), tuple(reads), tuple(map(tuple, users)))
+        return Flow(tuple(by_use), tuple(reads), tuple(map(tuple, users)), carried)
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,7 @@ def extract(hlir: Hlir, members: Sequence[NodeId], flow: Flow) -> Extract:
     cutter = _Cutter(hlir, frozenset(members), flow.by_use)
     for n in members:
         cutter.place(n)
-    written = {o.value.node for o in hlir.outputs}
+    written = {o.value.node for o in hlir.outputs} | flow.carried
     inside = cutter.members
     outputs = [
         n for n in members if n in written or any(u not in inside for u in flow.users[n])

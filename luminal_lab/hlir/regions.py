@@ -1,32 +1,25 @@
 """Repeated blocks: a program as few distinct regions and many instances of them.
 
-Saturation and search cost what the *distinct* code of a program costs. Blocks are found by
-module path: `encoder.layer.3` is the outermost prefix that ends in a number and whose nodes
-equal those of a sibling (by structural hash, so that layers that only look alike stay apart).
-Loops that were unrolled without such paths (functions, recurrences) show as a repetition of
-equal nodes. What is in no block lies between two of them, in a segment of its own.
+Saturation and search cost what the *distinct* code of a program costs. Blocks (see `blocks`)
+are equal by structural hash, so that layers that only look alike stay apart. What is in no
+block lies between two of them, in a segment of its own. A block that holds repeats is split in
+the same way, and all of its copies with it: what is an instance in the end holds no repeat.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from luminal_lab.hlir.compare import local_text
-from luminal_lab.hlir.extract import Copies, Extract, Flow, copies_of, extract
+from luminal_lab.hlir.blocks import Block, Cuts, blocks_of, stages_of
+from luminal_lab.hlir.extract import Copies, Flow, copies_of
 from luminal_lab.hlir.graph import Hlir, NodeId
-from luminal_lab.hlir.repeats import SHORTEST, repeats
+from luminal_lab.hlir.offsets import with_counters
 
 if TYPE_CHECKING:
     import pandas
     from torch import Tensor
-
-_SMALLEST = 12  # nodes of a block that is worth a border: borders stop fusion
-_NUMBERED = re.compile(r"(?:^|\.)\d+(?=[.@]|$)(?:@\d+)?")
 
 
 @dataclass(frozen=True)
@@ -150,175 +143,16 @@ def partition(hlir: Hlir, regions: bool = True) -> Program:
         regions: False to keep the program whole, as one region.
     """
     copies = copies_of(hlir)
+    if regions:
+        copies = with_counters(copies)
     while True:
-        flow = Flow.of(copies.hlir)
-        cut = _Cuts(copies.hlir, flow)
-        blocks = _blocks(copies, flow, cut) if regions else []
-        groups = _ordered(copies.hlir, blocks, flow)
+        flow = Flow.of(copies.hlir, carried=copies.carried)
+        cut = Cuts(copies.hlir, flow)
+        groups = _split(copies, flow, cut) if regions else _ordered(copies.hlir, [], flow)
         shared = _crossing_outputs(copies.hlir, groups, flow)
         if not shared:
             return _program(hlir, copies, groups, cut)
         copies = copies.more(shared)
-
-
-# ---------------------------------------------------------------------- finding blocks
-@dataclass
-class _Cuts:
-    """Pieces of a program, each cut out once."""
-
-    hlir: Hlir
-    flow: Flow
-    known: dict[tuple[NodeId, ...], Extract] = field(default_factory=dict)
-
-    def __call__(self, members: tuple[NodeId, ...]) -> Extract:
-        if members not in self.known:
-            self.known[members] = extract(self.hlir, members, self.flow)
-        return self.known[members]
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Nodes under one module path.
-
-    Arguments:
-        name: The path.
-        members: Its nodes, in order.
-        key: Structural hash.
-    """
-
-    name: str
-    members: tuple[NodeId, ...]
-    key: str
-
-
-def _blocks(copies: Copies, flow: Flow, cut: _Cuts) -> list[_Block]:
-    """The repeated blocks, disjoint, in order of their first nodes."""
-    hlir = copies.hlir
-    under: dict[str, list[NodeId]] = {}
-    for n, node in enumerate(hlir.nodes):
-        if not flow.by_use[n]:
-            for prefix in _prefixes(node.source.module):
-                under.setdefault(prefix, []).append(n)
-    left = [
-        _Block(prefix, tuple(members), cut(tuple(members)).key)
-        for prefix, members in under.items()
-        if len(members) >= _SMALLEST
-    ]
-    chosen: list[_Block] = []
-    for depth in range(1, 1 + max((len(_prefixes(b.name)) for b in left), default=0)):
-        names = [b.name for b in chosen]
-        free = [b for b in left if len(_prefixes(b.name)) == depth]
-        free = [b for b in free if not set(names) & set(_prefixes(b.name))]
-        keys = [b.key for b in (*free, *chosen)]
-        chosen += [b for b in free if keys.count(b.key) > 1]
-    chosen += _unrolled(hlir, chosen, flow, cut)
-    chosen.sort(key=lambda b: b.members[0])
-    return _without_cycles(_with_copies(copies, chosen), flow)
-
-
-def _unrolled(hlir: Hlir, chosen: Sequence[_Block], flow: Flow, cut: _Cuts) -> Iterator[_Block]:
-    """Repeats among the nodes that are in no block yet: loops without module paths."""
-    taken = {n for b in chosen for n in b.members}
-    rest = [n for n in range(len(hlir.nodes)) if not flow.by_use[n]]
-    pieces: list[list[NodeId]] = [[]]
-    for n in rest:
-        if n in taken:
-            pieces.append([])
-        elif hlir.nodes[n].op != "Input":
-            pieces[-1].append(n)
-    known: dict[NodeId, str] = {}
-    number = 0
-    for nodes in pieces:
-        if len(nodes) < 2 * min(SHORTEST.values()):
-            continue
-        labels = [_label(hlir, n, flow, known) for n in nodes]
-        for start, period, count in repeats(labels, _live(nodes, flow)):
-            parts = [
-                tuple(nodes[start + k * period : start + (k + 1) * period])
-                for k in range(count)
-            ]
-            keys = [cut(p).key for p in parts]
-            equal = [k for k in range(count) if keys.count(keys[k]) > 1]
-            yield from (_Block(f"repeat {number}.{k}", parts[k], keys[k]) for k in equal)
-            number += bool(equal)
-
-
-def _label(hlir: Hlir, n: NodeId, flow: Flow, known: dict[NodeId, str]) -> str:
-    """What a node is, with the constants and index arithmetic that it reads."""
-    if n not in known:
-        node = hlir.nodes[n]
-        if node.op == "Input":
-            return f"{node.dtype}{node.shape}"
-        below = (o.node for o in node.operands if flow.by_use[o.node])
-        parts = [local_text(node), *(_label(hlir, m, flow, known) for m in below)]
-        known[n] = parts[0] if len(parts) == 1 else sha256(repr(parts).encode()).hexdigest()
-    return known[n]
-
-
-def _live(nodes: Sequence[NodeId], flow: Flow) -> list[int]:
-    """How many values a border before each of some nodes would have to pass on."""
-    place = {n: k for k, n in enumerate(nodes)}
-    change = [0] * (len(nodes) + 2)
-    for k, n in enumerate(nodes):
-        last = max((place[u] for u in flow.users[n] if u in place), default=k)
-        change[k + 1] += 1
-        change[last + 1] -= 1
-    return list(accumulate(change))[: len(nodes) + 1]
-
-
-def _prefixes(module: str) -> list[str]:
-    """The prefixes of a module path that end in a number, outermost first."""
-    return [module[: m.end()] for m in _NUMBERED.finditer(module)]
-
-
-def _with_copies(copies: Copies, blocks: list[_Block]) -> list[_Block]:
-    """Blocks with the copies that make outputs, where all equal blocks have the same ones."""
-    nodes = copies.hlir.nodes
-    own: list[tuple[NodeId, ...]] = []
-    facts: list[tuple] = []
-    by_key: dict[str, set[tuple]] = {}
-    for block in blocks:
-        place = {n: k for k, n in enumerate(block.members)}
-        made = [c for c in copies.structural if nodes[c].operands[0].node in place]
-        own.append(tuple(made))
-        reads = [(nodes[c].operands[0], nodes[c].shape) for c in made]
-        facts.append(tuple((place[o.node], o.view, shape) for o, shape in reads))
-        by_key.setdefault(block.key, set()).add(facts[-1])
-    return [
-        replace(block, members=block.members + made) if len(by_key[block.key]) == 1 else block
-        for block, made in zip(blocks, own)
-    ]
-
-
-def _without_cycles(blocks: list[_Block], flow: Flow) -> list[_Block]:
-    """Without the blocks (and their equals) that depend on something that follows them."""
-    while blocks:
-        stages, home = _stages(blocks, flow)
-        bad = {
-            block.key
-            for j, block in enumerate(blocks)
-            for n in block.members
-            for m in flow.reads[n]
-            if home[m] != j and stages[m] > j
-        }
-        if not bad:
-            break
-        blocks = [b for b in blocks if b.key not in bad]
-    return blocks
-
-
-def _stages(blocks: Sequence[_Block], flow: Flow) -> tuple[list[int], list[int | None]]:
-    """After how many of the blocks each node is available, and which block it is in."""
-    home: list[int | None] = [None] * len(flow.reads)
-    for j, block in enumerate(blocks):
-        for n in block.members:
-            home[n] = j
-    stages: list[int] = []
-    for n, reads in enumerate(flow.reads):
-        own = home[n]
-        ready = max((stages[m] for m in reads), default=0)
-        stages.append(ready if own is None else own + 1)
-    return stages, home
 
 
 # ---------------------------------------------------------------------- ordering
@@ -328,9 +162,54 @@ class _Group:
     members: tuple[NodeId, ...]
 
 
-def _ordered(hlir: Hlir, blocks: Sequence[_Block], flow: Flow) -> list[_Group]:
+def _split(copies: Copies, flow: Flow, cut: Cuts) -> list[_Group]:
+    """All groups of nodes in execution order, where no group holds repeats."""
+    blocks = blocks_of(copies, flow, cut)
+    keys = {b.name: b.key for b in blocks}
+    inner: dict[str, tuple[_Group, list[_Group]]] = {}  # by key: a block and its groups
+    out: list[_Group] = []
+    for group in _ordered(copies.hlir, blocks, flow):
+        piece = cut(group.members)
+        if group.name not in keys:
+            out.append(group)
+            continue
+        if piece.key not in inner:
+            by_use = [
+                node.op == "Input" or flow.by_use[n]
+                for n, node in zip(piece.nodes, piece.hlir.nodes)
+            ]
+            passed = frozenset(
+                k
+                for k, n in enumerate(piece.nodes)
+                if n in flow.carried and piece.hlir.nodes[k].op != "Input"
+            )
+            within = Flow.of(piece.hlir, by_use, passed)
+            copied = Copies(piece.hlir, tuple(range(len(by_use))), (), passed)
+            inner[piece.key] = group, _split(copied, within, Cuts(piece.hlir, within))
+        first, found = inner[piece.key]
+        parts = [
+            _Group(
+                _renamed(g.name, first.name, group.name),
+                tuple(piece.nodes[k] for k in g.members),
+            )
+            for g in found
+        ]
+        whole = sorted(n for g in parts for n in g.members) == sorted(group.members)
+        out += parts if whole and len(parts) > 1 else [group]
+    return out
+
+
+def _renamed(name: str, first: str, other: str) -> str:
+    """The name of a part of one block, for the same part of an equal one."""
+    lead = next((w for w in ("before ", "after ") if name.startswith(w)), "")
+    path = name.removeprefix(lead)
+    within = path.removeprefix(first + ".") if path.startswith(first + ".") else None
+    return f"{lead}{other}/{path}" if within is None else f"{lead}{other}.{within}"
+
+
+def _ordered(hlir: Hlir, blocks: Sequence[Block], flow: Flow) -> list[_Group]:
     """All groups of nodes in execution order: segments and blocks in turn."""
-    stages, home = _stages(blocks, flow)
+    stages, home = stages_of(blocks, flow)
     written = {o.value.node for o in hlir.outputs}
     rest = [n for n in range(len(hlir.nodes)) if home[n] is None and not flow.by_use[n]]
     for n in reversed(rest):  # what only later segments use belongs there
@@ -348,7 +227,7 @@ def _ordered(hlir: Hlir, blocks: Sequence[_Block], flow: Flow) -> list[_Group]:
     return [g for g in groups if g.members]
 
 
-def _segment_name(k: int, blocks: Sequence[_Block]) -> str:
+def _segment_name(k: int, blocks: Sequence[Block]) -> str:
     if not blocks:
         return "program"
     return f"after {blocks[k - 1].name}" if k else f"before {blocks[0].name}"
@@ -365,7 +244,7 @@ def _crossing_outputs(hlir: Hlir, groups: Sequence[_Group], flow: Flow) -> list[
 
 
 # ---------------------------------------------------------------------- building
-def _program(hlir: Hlir, copies: Copies, groups: Sequence[_Group], cut: _Cuts) -> Program:
+def _program(hlir: Hlir, copies: Copies, groups: Sequence[_Group], cut: Cuts) -> Program:
     whole = copies.hlir
     names = {o.value.node: o.name for o in whole.outputs}
     names |= {s.node: s.name for s in whole.inputs}

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from luminal_lab.hlir.interpreter import Reference
-from luminal_lab.search.execute import run_candidate
+from luminal_lab.hlir.symbolic import specialize, symbols_of
+from luminal_lab.search.execute import run_candidate, sized_candidate
 from luminal_lab.search.extract import Genome, Infeasible
 from luminal_lab.search.inputs import search_inputs
 from luminal_lab.search.race import tied
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from luminal_lab.egraph.egraph import EGraph
+    from luminal_lab.hlir.graph import Hlir
     from luminal_lab.search.assemble import Assembler
     from luminal_lab.search.candidate import Candidate
     from luminal_lab.search.database import Database
@@ -161,15 +163,22 @@ class Memo:
                 self.measurer.keep(e.key, None, e.measurement)
 
 
+def at_hints(hlir: Hlir) -> Hlir:
+    """A program at the sizes for which it is tuned: those at which finalists are timed."""
+    return specialize(hlir, {name: s.hint for name, s in symbols_of(hlir).items()})
+
+
 def too_large(egraph: EGraph) -> bool:
     """Whether a program's inputs and weights are too large to be held in float64 besides."""
-    hlir = egraph.program.hlir
+    hlir = at_hints(egraph.program.hlir)
     nodes = [hlir.nodes[s.node] for s in hlir.inputs]
     return 8 * sum(math.prod(n.shape) for n in nodes) > LARGEST
 
 
 def written(egraph: EGraph, assembler: Assembler) -> Candidate | None:
     """The program as it was written, cut at its reductions, by no rule; None if there is none.
+
+    Symbolic sizes are at their hints.
 
     A product and the sum over it stay together: evaluated apart they may not fit in memory.
     """
@@ -182,7 +191,10 @@ def written(egraph: EGraph, assembler: Assembler) -> Candidate | None:
         except Infeasible:
             return None
     made = assembler.candidate(extractions)
-    return None if any(k.rules for k in made.kernels) else made
+    if any(k.rules for k in made.kernels):
+        return None
+    symbols = symbols_of(egraph.program.hlir)
+    return sized_candidate(made, {n: s.hint for n, s in symbols.items()}) if symbols else made
 
 
 def expected_outputs(
@@ -196,9 +208,9 @@ def expected_outputs(
         entries: The finalists; the tolerance of each follows from its own rules and dtypes.
         seed: Of the inputs.
     """
-    hlir = egraph.program.hlir
+    hlir = at_hints(egraph.program.hlir)
     inputs = search_inputs(hlir, hlir.weights, seed)
-    values = _values(egraph, assembler, inputs)
+    values = _values(hlir, written(egraph, assembler), inputs)
     rules = {r.name: r.tolerance for r in egraph.rules}
     out = []
     for e in entries:
@@ -213,12 +225,10 @@ def expected_outputs(
 
 
 def _values(
-    egraph: EGraph, assembler: Assembler, inputs: Mapping[str, Tensor]
+    hlir: Hlir, plain: Candidate | None, inputs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The outputs that a program makes, in float64; those that are inputs are left out."""
-    hlir = egraph.program.hlir
     made = [o for o in hlir.outputs if o.aliases is None]
-    plain = written(egraph, assembler)
     if plain is not None:
         values = run_candidate(plain, inputs)
         return {o.name: values[o.name].expand(o.shape) for o in made if o.name in values}

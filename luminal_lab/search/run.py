@@ -279,9 +279,7 @@ class Search:
         target, level = self.target, self.budget.level
         assert target is not None
         assert self.measurer is not None
-        # Programs that take sizes are judged by their kernels: there is no one whole to time.
-        sized = bool(self.egraph.hlir.symbols)
-        if not level.finalists or sized or not hasattr(target, "programs"):
+        if not level.finalists or not hasattr(target, "programs"):
             return
         leaders: list[list[tuple[float, Individual]]] = []
         for k, count in enumerate(self.assembler.instances_of):

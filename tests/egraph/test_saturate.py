@@ -209,6 +209,9 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert [p.outputs for p in again.parts] == [p.outputs for p in egraph.parts]
     assert again.rules == egraph.rules
     assert again.parts[0].report == egraph.parts[0].report
+    whole = saturate(hlir, regions=False)
+    whole.save(tmp_path / "whole.egraph")
+    assert len(EGraph.load(tmp_path / "whole.egraph").parts) == 1
     (tmp_path / "x.egraph").write_bytes(b"PK\x03\x04 broken")
     with pytest.raises(SaturationError, match="not a readable saved egraph"):
         EGraph.load(tmp_path / "x.egraph")

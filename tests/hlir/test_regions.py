@@ -11,11 +11,19 @@ from luminal_lab.hlir.interpreter import bind_arguments
 from luminal_lab.hlir.tensor import Tensor
 
 
-def block(g: Graph, x: Tensor, path: str, *, scale: float = 0.5, causal: Tensor | None = None):
+def block(
+    g: Graph,
+    x: Tensor,
+    path: str,
+    *,
+    scale: float = 0.5,
+    causal: Tensor | None = None,
+    name: str = "",
+) -> Tensor:
     """norm → product with a square weight → gate → residual: 13 compute nodes."""
     g.source = Source("model.py:5 in forward", path, "aten.linear.default")
     n = x.shape[-1]
-    w = g.input(f"{path}.weight", (n, n), F32, "weight", value=torch.randn(n, n) * 0.3)
+    w = g.input(name or f"{path}.weight", (n, n), F32, "weight", value=torch.randn(n, n) * 0.3)
     mean = (x * x).sum(1).reshape((x.shape[0], 1)) * (1.0 / n)
     y = x * (mean + 1e-5).unary("Sqrt").unary("Recip").expand(x.shape)
     shape = (x.shape[0], n, n)
@@ -158,6 +166,150 @@ def test_inner_blocks_are_found_where_outer_ones_differ():
             x = block(g, x, f"stages.{stage}.blocks.{k}", scale=k + 0.5)
     program = faithful(g.finish(x))
     assert [i.name for i in program.instances] == ["stages.0", "stages.1"]
+
+
+# ---------------------------------------------------------------------- repeats in repeats
+def stages(stages: int, blocks: int, parts: int) -> Hlir:
+    g = Graph("stages")
+    x = g.input("x", (4, 6), F32)
+    for s in range(stages):
+        for b in range(blocks):
+            for p in range(parts):
+                x = block(g, x, f"stages.{s}.blocks.{b}.parts.{p}")
+            g.source = Source(module=f"stages.{s}.blocks.{b}")
+            x = x.unary("Sin")
+        g.source = Source(module=f"stages.{s}")
+        x = (x * 2.0).unary("Sin")
+    return g.finish(x)
+
+
+def test_repeats_in_repeats_are_found_at_every_depth():
+    program = faithful(stages(4, 3, 2))
+    assert [len([i for i in program.instances if i.region == k]) for k in range(3)] == [
+        24,
+        12,
+        4,
+    ]
+    names = [i.name for i in program.instances]
+    assert names[:3] == [
+        "stages.0.blocks.0.parts.0",
+        "stages.0.blocks.0.parts.1",
+        "after stages.0.blocks.0.parts.1",
+    ]
+    assert names[-3:] == [
+        "stages.3.blocks.2.parts.1",
+        "after stages.3.blocks.2.parts.1",
+        "after stages.3.blocks.2",
+    ]
+    assert len(set(names)) == len(names)
+    larger = faithful(stages(2, 5, 4))
+    assert [r.key for r in larger.regions] == [r.key for r in program.regions]
+
+
+def experts(layers: int) -> Hlir:
+    g = Graph("experts")
+    x = g.input("x", (4, 6), F32)
+    for k in range(layers):
+        x = block(g, x, f"layers.{k}.attention", scale=0.3)
+        each = [block(g, x, f"layers.{k}.experts.{e}") for e in range(4)]
+        g.source = Source(module=f"layers.{k}")
+        x = each[0] + each[1] + each[2] + each[3] + x
+    return g.finish(x)
+
+
+def test_layers_that_hold_equal_experts():
+    """One layer is what one of many is: its head, one expert, its tail."""
+    many, one = faithful(experts(5)), faithful(experts(1))
+    assert [r.key for r in many.regions] == [r.key for r in one.regions]
+    assert [len(r.hlir.nodes) for r in many.regions] == [24, 24, 9]
+    assert [i.region for i in many.instances] == [0, 1, 1, 1, 1, 2] * 5
+    assert many.instances[-1].name == "after layers.4.experts.3"
+
+
+def test_loops_in_loops_without_module_paths():
+    g = Graph()
+    x = g.input("x", (4, 6), F32)
+    for k in range(4):
+        for j in range(3):
+            x = block(g, block(g, x, f"a{k}{j}"), f"b{k}{j}", scale=0.25)
+        x = block(g, block(g, x, f"c{k}", scale=0.1), f"d{k}", scale=0.2)
+    program = faithful(g.finish(x))
+    counts = [
+        sum(i.region == k for i in program.instances) for k in range(len(program.regions))
+    ]
+    assert max(counts) >= 11  # the inner loop's body
+    assert sum(len(r.hlir.nodes) for r in program.regions) < 250 < len(program.hlir.nodes)
+
+
+# ---------------------------------------------------------------------- two sides, neighbours
+def tower(g: Graph, x: Tensor, path: str, scales=(0.5, 0.1, 0.2, 0.3)) -> Tensor:
+    for k, scale in enumerate(scales):
+        x = block(g, x, f"{path}.part{k}", scale=scale)
+    return x
+
+
+def test_a_module_that_is_called_twice_is_one_region():
+    """Siamese branches, with one set of weights or two."""
+    g = Graph()
+    a, b = g.input("a", (4, 6), F32), g.input("b", (4, 6), F32)
+    program = faithful(g.finish(tower(g, a, "branch") * tower(g, b, "branch@1")))
+    assert [i.name for i in program.instances] == ["branch", "branch@1", "after branch@1"]
+    assert [i.region for i in program.instances] == [0, 0, 1]
+
+
+def test_mirrored_paths_share_their_regions():
+    g = Graph()
+    x = g.input("x", (4, 6), F32)
+    skipped = []
+    for k in range(3):
+        x = tower(g, x, f"down{k}", (0.5 + k,) * 4)
+        skipped.append(x)
+    x = x.unary("Sin")
+    for k in range(3):
+        x = tower(g, x * skipped.pop(), f"up{k}", (2.5 - k,) * 4)
+    program = faithful(g.finish(x))
+    region = {i.name: i.region for i in program.instances}
+    assert all(region[f"down{k}"] == region[f"up{2 - k}"] for k in range(3))
+    assert len(program.regions) == 5  # the blocks, the bottom, what joins the sides
+
+
+def test_a_stem_that_equals_a_deeper_block():
+    g = Graph()
+    x = block(g, g.input("x", (4, 6), F32), "0")
+    x = block(g, x, "stages.1.core.0", scale=0.1)
+    x = block(g, x, "stages.1.core.1")
+    program = faithful(g.finish(x))
+    assert [i.region for i in program.instances] == [0, 1, 0]
+
+
+NEIGHBOURS = {
+    "ABABAB": ([3, 3], [3]),
+    "ABCABC": ([2, 2, 2], [2]),
+    "AABAA": ([4], [6]),
+    "ABAC": ([2], []),
+    "AAAABBBB": ([4, 4], [12, 12]),
+    "ABACADAA": ([5], [6]),
+}
+
+
+@pytest.mark.parametrize("word", NEIGHBOURS)
+@pytest.mark.parametrize("paths", [True, False])
+def test_neighbours_of_several_kinds(word, paths):
+    """Each letter is three blocks in a row, under a module path or under none."""
+    g = Graph()
+    x = g.input("x", (4, 6), F32).unary("Sin")
+    for k, letter in enumerate(word):
+        for j in range(3):
+            g.source = Source(module=f"layers.{k}") if paths else Source()
+            path = f"layers.{k}.part{j}" if paths else ""
+            name = f"w{k}{j}"
+            x = block(g, x, path, scale=ord(letter) / 64, name=name)
+    program = faithful(g.finish(x.unary("Log2")))
+    counts = [
+        sum(i.region == k for i in program.instances) for k in range(len(program.regions))
+    ]
+    found, repeated = NEIGHBOURS[word][not paths], [c for c in counts if c > 1]
+    assert sorted(repeated, reverse=True) == found
 
 
 def test_small_blocks_are_not_worth_a_border():
@@ -412,5 +564,5 @@ def test_a_run_is_cut_where_least_crosses():
     live = [3] * (len(labels) + 1)
     for k in range(5):
         live[1 + 10 + 30 * k] = 1
-    assert repeats(labels, live) == [(11, 30, 4)]
+    assert repeats(labels, live) == [(30, (11, 41, 71, 101))]
     assert repeats(list(range(200)), [1] * 201) == []

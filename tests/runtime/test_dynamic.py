@@ -80,12 +80,22 @@ PROGRAMS: dict[str, tuple[Any, tuple[torch.Tensor, ...], Any]] = {
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def captured(request: pytest.FixtureRequest) -> tuple[Hlir, list[Candidate]]:
+def captured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Hlir, list[Candidate]]:
+    """A program, and candidates from its e-graph, which went through a file."""
     torch.manual_seed(0)
     module, args, shapes = PROGRAMS[request.param]
     hlir = ll.capture(module, args, dynamic_shapes=shapes)
     assert hlir.symbols
-    return hlir, ll.sample(ll.saturate(hlir), 3)
+    egraph = ll.saturate(hlir)
+    path = tmp_path_factory.mktemp("sized") / "x.egraph"
+    egraph.save(path)
+    loaded = ll.load(path)
+    for part, read in zip(egraph.parts, loaded.parts, strict=True):
+        assert read.classes == part.classes
+        assert dict(read.extents) == dict(part.extents)
+    return hlir, ll.sample(loaded, 3)
 
 
 def sizes_of(hlir: Hlir, count: int, top: int = 1 << 30) -> Iterator[dict[str, int]]:

@@ -121,11 +121,33 @@ class Counter(torch.nn.Module):
         return torch.softmax(x, -1), (x > 0).sum(-1)
 
 
-@pytest.mark.parametrize("kind", ["plain", "mutates", "half"])
+def sized():
+    """A program whose first size is decided by the call."""
+    rows = torch.export.Dim("rows", min=2, max=300)
+    x = torch.randn(40, 16)
+    hlir = ll.capture(
+        lambda a: torch.softmax(a @ a.T, -1) @ a + a.mean(0), (x,), dynamic_shapes=({0: rows},)
+    )
+    assert hlir.symbols
+    return ll.saturate(hlir)
+
+
+def test_programs_that_take_sizes_have_finalists():
+    target = FakeTarget()
+    result = quick(sized(), target)
+    assert result.finalists
+    assert all(f.measurement is not None and f.measurement.ok for f in result.finalists)
+    assert len(target.programs_run) == len(result.finalists)
+
+
+@pytest.mark.parametrize("kind", ["plain", "mutates", "half", "sized"])
 def test_programs_run_in_a_process_of_their_own(kind):
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     if kind == "mutates":
         run = program(Counter(), x)
+    elif kind == "sized":
+        run = Search(sized(), Budget("none"))
+        run.run()
     elif kind == "half":
         run = program(lambda a: (a * 2).sum(-1), x.to(torch.bfloat16))
     else:
