@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luminal_lab.egraph.values import Kernel
+from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.search import Candidate, Expected, Job, Machine, Measurement, kernel_cost
-from luminal_lab.search.execute import run_candidate, run_kernel
+from luminal_lab.search.execute import run_candidate, run_kernel, sized_candidate, sized_kernel
 from luminal_lab.search.inputs import search_inputs
 
 
@@ -50,6 +51,7 @@ class FakeTarget:
         out = []
         for c, want in zip(candidates, expected):
             self.programs_run.append(c)
+            c = sized_candidate(c, {n: s.hint for n, s in symbols_of(c.hlir).items()})
             got = run_candidate(c, search_inputs(c.hlir, c.hlir.weights, 0))
             if self.spoil_program is not None:
                 got = self.spoil_program(c, got)
@@ -73,7 +75,7 @@ class FakeTarget:
             if self.interrupt_after is not None and len(self.measured) >= self.interrupt_after:
                 raise KeyboardInterrupt
             self.measured.append(job)
-            got = run_kernel(job.kernel, job.inputs)
+            got = run_kernel(sized_kernel(job.kernel, job.sizes), job.inputs)
             if self.spoil is not None:
                 got = self.spoil(job.kernel, got)
             worst, failed = 0.0, None
