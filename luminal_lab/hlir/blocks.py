@@ -114,12 +114,15 @@ def _unrolled(hlir: Hlir, chosen: Sequence[Block], flow: Flow, cut: Cuts) -> Ite
     taken = {n for b in chosen for n in b.members}
     label = Labels(hlir, flow)
     nodes: list[NodeId] = []
-    labels: list[str] = []
+    labels: list[str | None] = []
     for n in range(len(hlir.nodes)):
-        if not flow.by_use[n] and hlir.nodes[n].op != "Input":
+        if n in taken:  # passed by no word
+            if labels and labels[-1] is not None:
+                nodes.append(n)
+                labels.append(None)
+        elif not flow.by_use[n] and hlir.nodes[n].op != "Input":
             nodes.append(n)
-            # A block that was found already is passed by no word: its nodes are unique here.
-            labels.append(f"%{n}" if n in taken else label(n))
+            labels.append(label(n))
     number = 0
     for length, starts in repeats(labels, live_at(nodes, flow)):
         parts = [tuple(nodes[s : s + length]) for s in starts]

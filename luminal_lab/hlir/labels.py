@@ -39,16 +39,6 @@ class Labels:
             self._known[n] = parts[0] if one else sha256(repr(parts).encode()).hexdigest()
         return self._known[n]
 
-    def any_offset(self, nodes: Sequence[NodeId]) -> bool:
-        """Whether one of some nodes reads an array at an offset."""
-        return any(
-            i.const != 0
-            for n in nodes
-            for o in self.hlir.nodes[n].operands
-            if self._array(o)
-            for i in o.view.index
-        )
-
     def _array(self, operand: Operand) -> bool:
         whole = not self.flow.by_use[operand.node]
         return whole or self.hlir.nodes[operand.node].op == "Input"

@@ -20,14 +20,32 @@ from luminal_lab.hlir.labels import Labels, live_at
 from luminal_lab.hlir.repeats import repeats
 from luminal_lab.hlir.view import GATHERED, View, out_axis
 
+_STEPS = 4  # a loop of fewer steps is left as it is
 _At = tuple[int, int]  # a node's place in its step, and which operand
 
 
 def with_counters(copies: Copies) -> Copies:
     """A program whose steps at different offsets are equal; itself where there are none."""
+    if not _may_step(copies.hlir):
+        return copies
     flow = Flow.of(copies.hlir)
     loops = list(_loops(copies.hlir, flow))
     return _Rewriting(copies, loops).made() if loops else copies
+
+
+def _may_step(hlir: Hlir) -> bool:
+    """Whether some array but a weight is read at many offsets: a look before the work."""
+    weights = {s.node for s in hlir.inputs if s.kind != "arg"}
+    offsets: dict[NodeId, set[tuple]] = {}
+    for node in hlir.nodes:
+        for o in node.operands:
+            if o.node not in weights and not o.view.guard:
+                if any(i.const != 0 for i in o.view.index):
+                    found = offsets.setdefault(o.node, set())
+                    found.add(tuple(i.const for i in o.view.index))
+                    if len(found) >= _STEPS - 1:  # the first step may be at 0
+                        return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -57,8 +75,6 @@ def _loops(hlir: Hlir, flow: Flow) -> Iterator[_Loop]:
     nodes = [n for n in range(len(hlir.nodes)) if not flow.by_use[n]]
     nodes = [n for n in nodes if hlir.nodes[n].op != "Input"]
     labels = Labels(hlir, flow, offsets=False)
-    if len(nodes) < 2 or not labels.any_offset(nodes):
-        return
     weights = {s.node for s in hlir.inputs if s.kind != "arg"}
     for length, starts in repeats([labels(n) for n in nodes], live_at(nodes, flow)):
         steps = [tuple(nodes[s : s + length]) for s in starts]
@@ -85,10 +101,10 @@ def _runs(
             growth = grown
             run.append(step)
             continue
-        if first and len(run) > 1:
+        if first and len(run) >= _STEPS:
             yield run, first
         run, first, growth = [step], None, None
-    if first and len(run) > 1:
+    if first and len(run) >= _STEPS:
         yield run, first
 
 

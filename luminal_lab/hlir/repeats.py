@@ -27,11 +27,11 @@ def shortest(count: int) -> float:
     return next((length for least, length in _SHORTEST if count >= least), float("inf"))
 
 
-def repeats(labels: Sequence[Hashable], live: Sequence[int]) -> list[Word]:
+def repeats(labels: Sequence[Hashable | None], live: Sequence[int]) -> list[Word]:
     """Disjoint words that come again: `(length, starts)`, by first start.
 
     Arguments:
-        labels: What each item is.
+        labels: What each item is; None for what no word passes.
         live: For each position, what it costs to cut before it (and one for the end).
 
     Runs (a word many times in a row) come first; of overlapping ones the one that saves most
@@ -41,7 +41,8 @@ def repeats(labels: Sequence[Hashable], live: Sequence[int]) -> list[Word]:
     """
     numbers: dict[Hashable, int] = {}
     items = [numbers.setdefault(label, len(numbers)) for label in labels]
-    spans: _Spans = [(0, len(items))]
+    walls = [-1, *(k for k, label in enumerate(labels) if label is None), len(items)]
+    spans: _Spans = [(a + 1, b) for a, b in pairwise(walls) if a + 1 < b]
     out: list[Word] = []
     while (run := _best_run(items, live, spans)) is not None:
         start, period, count = run
