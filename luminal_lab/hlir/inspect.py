@@ -79,12 +79,19 @@ def _amount(hlir: Hlir, nodes: Sequence[int]) -> tuple[str, str]:
 
 
 def table(hlir: Hlir) -> pandas.DataFrame:
-    """One row per node: id, op, shape, dtype, operands, bytes, flops, module, line, aten.
+    """One row per node: id, op, shape, dtype, operands, bytes, flops, origin, and region.
 
     Bytes are those of the result if it were stored; both numbers are NA for symbolic shapes.
+    The last columns say in which region a node is saturated, how often that region comes, and
+    in which copy of it the node is; they are empty for inputs and for what every user copies.
     """
     import pandas
 
+    from luminal_lab.hlir.regions import partition
+
+    program = partition(hlir)
+    homes = program.homes()
+    copies = [len(program.names(k)) for k in range(len(program.regions))]
     rows = []
     for n, node in enumerate(hlir.nodes):
         elements = size(node.shape)
@@ -100,6 +107,9 @@ def table(hlir: Hlir) -> pandas.DataFrame:
                 "module": node.source.module,
                 "line": node.source.line,
                 "aten": node.source.aten,
+                "region": homes[n][0] if n in homes else None,
+                "copies": copies[homes[n][0]] if n in homes else None,
+                "instance": homes[n][1] if n in homes else "",
             }
         )
     columns = [
@@ -113,9 +123,13 @@ def table(hlir: Hlir) -> pandas.DataFrame:
         "module",
         "line",
         "aten",
+        "region",
+        "copies",
+        "instance",
     ]
     frame = pandas.DataFrame(rows, columns=columns)
-    return frame.astype({"bytes": "Int64", "flops": "Int64"}).set_index("id")
+    numbers = ("bytes", "flops", "region", "copies")
+    return frame.astype(dict.fromkeys(numbers, "Int64")).set_index("id")
 
 
 def fallbacks(hlir: Hlir) -> pandas.DataFrame:

@@ -8,6 +8,7 @@ the same way, and all of its copies with it: what is an instance in the end hold
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,10 +73,11 @@ class Program:
     instances: tuple[Instance, ...]
 
     def table(self) -> pandas.DataFrame:
-        """One row per instance: name, region, nodes, what it reads and what it writes."""
+        """One row per instance: name, region, copies, nodes, what it reads and writes."""
         import pandas
 
         rows = []
+        copies = Counter(i.region for i in self.instances)
         for instance in self.instances:
             region = self.regions[instance.region]
             reads = [s.name for s in region.hlir.inputs if s.kind == "arg"]
@@ -84,6 +86,7 @@ class Program:
                 {
                     "name": instance.name,
                     "region": instance.region,
+                    "copies": copies[instance.region],
                     "key": region.key,
                     "nodes": len(region.hlir.nodes),
                     "reads": ", ".join(instance.bind[r] for r in reads),
@@ -91,8 +94,28 @@ class Program:
                     "writes": ", ".join(instance.bind[w] for w in writes),
                 }
             )
-        columns = ["name", "region", "key", "nodes", "reads", "weights", "writes"]
+        columns = ["name", "region", "copies", "key", "nodes", "reads", "weights", "writes"]
         return pandas.DataFrame(rows, columns=columns)
+
+    def names(self, region: int) -> tuple[str, ...]:
+        """The names of a region's instances, in order."""
+        return tuple(i.name for i in self.instances if i.region == region)
+
+    def homes(self) -> dict[NodeId, tuple[int, str]]:
+        """For each node that lies in one instance alone, the region and the instance's name.
+
+        Inputs, and what is copied into each region that uses it, have none.
+        """
+        out: dict[NodeId, tuple[int, str]] = {}
+        shared: set[NodeId] = set()
+        for instance in self.instances:
+            for n, node in zip(instance.nodes, self.regions[instance.region].hlir.nodes):
+                if node.op == "Input" or self.hlir.nodes[n].op == "Input":
+                    continue
+                if n in out and out[n][1] != instance.name:
+                    shared.add(n)
+                out[n] = instance.region, instance.name
+        return {n: home for n, home in out.items() if n not in shared}
 
     def __repr__(self) -> str:
         total = sum(len(r.hlir.nodes) for r in self.regions)

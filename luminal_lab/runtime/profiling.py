@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab import files
 from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.errors import CacheError, LuminalError
+from luminal_lab.hlir.copies import span
 from luminal_lab.runtime.calibration import calibrate, contradict
 from luminal_lab.runtime.plan import reads_of, storage_bytes, writes_of
 from luminal_lab.runtime.program import KernelCode
@@ -126,6 +127,9 @@ class Profile:
     def rows(self) -> list[dict[str, Any]]:
         """Plain data, one dict per kernel, the longest first."""
         total = sum(k.median for k in self.kernels) or 1.0
+        where: dict[int, list[str]] = {}
+        for c in self.calls:
+            where.setdefault(c.kernel, []).append(c.region)
         out = []
         for k in sorted(self.kernels, key=lambda k: -k.median):
             each = k.median / k.calls
@@ -133,6 +137,7 @@ class Profile:
                 {
                     "kernel": k.kernel,
                     "name": k.name,
+                    "region": span(where.get(k.kernel, ())),
                     "calls": k.calls,
                     "us": k.median * 1e6,
                     "iqr_us": k.iqr * 1e6,
@@ -177,16 +182,36 @@ class Profile:
         return import_module("luminal_lab.views.profile").roofline(self)
 
     def graph(self):
-        """A graphviz Digraph: calls in order, labelled with their times."""
+        """A graphviz Digraph: calls in order, labelled with their times.
+
+        Copies that call the same kernels are one box, with the sum of their times.
+        """
         import graphviz
 
         dot = graphviz.Digraph("profile", node_attr={"shape": "box"})
-        shown = self.calls[:300]
-        for k, c in enumerate(shown):
-            dot.node(str(k), f"{c.name}\n{c.region}\n{c.median * 1e6:.1f} µs")
+        for k, same in enumerate(self._folded()[:300]):
+            names, total = span(c.region for c in same), sum(c.median for c in same)
+            times = f" ×{len(same)}" if len(same) > 1 else ""
+            dot.node(str(k), f"{same[0].name}{times}\n{names}\n{total * 1e6:.1f} µs")
             if k:
                 dot.edge(str(k - 1), str(k))
         return dot
+
+    def _folded(self) -> list[list[CallTime]]:
+        """Calls in order; those of copies that call the same kernels are together."""
+        blocks: list[list[CallTime]] = []
+        for c in self.calls:
+            if blocks and c.region and blocks[-1][0].region == c.region:
+                blocks[-1].append(c)
+            else:
+                blocks.append([c])
+        places: dict[Any, list[list[CallTime]]] = {}
+        for k, block in enumerate(blocks):
+            same = tuple(c.kernel for c in block) if block[0].region else k
+            found = places.setdefault(same, [[] for _ in block])
+            for place, c in zip(found, block):
+                place.append(c)
+        return [place for found in places.values() for place in found]
 
     def text(self) -> str:
         """The table as text, with a bar for each kernel's share."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from luminal_lab.egraph.values import BINDERS, postorder
 from luminal_lab.errors import SearchError
+from luminal_lab.hlir.copies import span
 from luminal_lab.hlir.sizes import hint, symbols_in
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
 from luminal_lab.search.kernel_text import (
@@ -206,6 +207,9 @@ def kernel_table(candidate: Candidate) -> DataFrame:
 
     calls = Counter(c.kernel for c in candidate.calls if not c.at_build)
     built = Counter(c.kernel for c in candidate.calls if c.at_build)
+    where: dict[int, list[str]] = {}
+    for c in candidate.calls:
+        where.setdefault(c.kernel, []).append(c.region)
     rows = []
     for k, kernel in enumerate(candidate.kernels):
         predicted = candidate.predicted[k] if candidate.predicted else float("nan")
@@ -215,6 +219,7 @@ def kernel_table(candidate: Candidate) -> DataFrame:
                 "computes": title(kernel),
                 "calls": calls[k],
                 "at_build": built[k],
+                "region": span(where.get(k, ())),
                 "reads_mb": _megabytes(kernel, reads_of(kernel)),
                 "writes_mb": _megabytes(kernel, writes_of(kernel)),
                 "predicted_us": predicted * 1e6,
@@ -241,7 +246,10 @@ def dot(candidate: Candidate) -> Digraph:
     maker: dict[str, str] = {}
     for n, call in enumerate(candidate.calls):
         kernel = candidate.kernels[call.kernel]
-        graph.node(f"c:{n}", f"k{call.kernel}: {title(kernel)}", tooltip=call.region or "call")
+        where = f"\\n{call.region}" if call.region else ""
+        graph.node(
+            f"c:{n}", f"k{call.kernel}: {title(kernel)}{where}", tooltip=call.region or "call"
+        )
         for name in reads_of(kernel):
             buffer = call.bind[name]
             if buffer in maker:

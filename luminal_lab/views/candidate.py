@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import graphviz
 
 from luminal_lab.egraph.values import Buffer, Kernel, Value, postorder
+from luminal_lab.hlir.copies import span
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import Call, Candidate, LibraryKernel
 from luminal_lab.search.differences import CandidateDiff
@@ -135,6 +136,10 @@ def diagram(candidate: Candidate) -> Diagram:
                 maker[name] = f"b{name}"
             else:
                 maker[name] = key
+    for name, twin in twins.items():  # the last copy may make an output
+        if candidate.kinds[name] == "output" and twin in maker:
+            where = next((s.call.region for s in shown if twin in s.call.bind.values()), "")
+            _arrow(arrows, maker[twin], buffer_box(name, where), _describe(candidate, name))
     notes = []
     if twins:
         notes.append("a kernel with ×n stands for n equal layers, each fed by the one before")
@@ -297,6 +302,11 @@ def first_bind(candidate: Candidate, kernel: int) -> Mapping[str, str]:
     return {}
 
 
+def used_in(candidate: Candidate, kernel: int) -> str:
+    """The copies of a region that call a kernel: `layers.0 … layers.11 ×12`."""
+    return span(c.region for c in candidate.calls if c.kernel == kernel)
+
+
 def mathematics(candidate: Candidate) -> list[Html]:
     """Each kernel's formula and the rules behind it."""
     out = []
@@ -307,7 +317,9 @@ def mathematics(candidate: Candidate) -> list[Html]:
         if isinstance(kernel, Kernel):
             sizes = ", ".join(f"{a}<{n}" for a, n in kernel.extents.items())
             rules = ", ".join(kernel.rules) or "none"
-            out.append(el("p", f"axes {sizes}; rules {rules}", class_="muted"))
+            where = used_in(candidate, k)
+            told = f"axes {sizes}; rules {rules}{f'; in {where}' if where else ''}"
+            out.append(el("p", told, class_="muted"))
     if len(candidate.kernels) > _SHOWN:
         out.append(el("p", f"showing {_SHOWN} of {len(candidate.kernels)} kernels"))
     return out
@@ -326,6 +338,7 @@ def kernel_table(candidate: Candidate) -> Html:
                 f"k{row['kernel']}",
                 el("span", describe(kernel), el("br"),
                    el("span", row["computes"], class_="muted")),
+                row["region"],
                 f"{row['calls']:,}{built}",
                 units.size(row["reads_mb"] * 1e6),
                 units.size(row["writes_mb"] * 1e6),
@@ -336,9 +349,9 @@ def kernel_table(candidate: Candidate) -> Html:
                 row["rules"],
             ]
         )  # fmt: skip
-    head = [("", "code"), "kernel", ("calls", "num"), ("reads", "num"), ("writes", "num"),
-            ("predicted, each", "num"), ("predicted, all calls", "num"), ("HLIR nodes", "num"),
-            "rules"]  # fmt: skip
+    head = [("", "code"), "kernel", ("region", "code"), ("calls", "num"), ("reads", "num"),
+            ("writes", "num"), ("predicted, each", "num"), ("predicted, all calls", "num"),
+            ("HLIR nodes", "num"), "rules"]  # fmt: skip
     return table(head, rows, label="kernels", all_at="candidate.table()")
 
 

@@ -9,6 +9,7 @@ import graphviz
 from luminal_lab.egraph.alternatives import Alternatives
 from luminal_lab.egraph.egraph import ENCODED, EClass, EGraph, ENode, Part
 from luminal_lab.egraph.values import Value
+from luminal_lab.hlir.copies import ends, span
 from luminal_lab.views import chart, units
 from luminal_lab.views.highlight import code
 from luminal_lab.views.html import (
@@ -38,14 +39,15 @@ def to_html(egraph: EGraph) -> str:
 def body(egraph: EGraph) -> list[Html]:
     """The content of `to_html`."""
     out = [summary(egraph)]
-    if len(egraph.parts) > 1:
+    if len(egraph.program.instances) > 1:
         out.append(region_table(egraph))
     out.append(el("h4", "Growth"))
     out.append(scroll(growth_svg(egraph), label="growth of the e-graph"))
     out.append(el("h4", "Rules by the e-nodes that they made"))
     out.append(leaderboard(egraph))
     for part in egraph.parts[:REGIONS_SHOWN]:
-        where = f" of region {part.region}" if len(egraph.parts) > 1 else ""
+        where = f" of region {part.region}, {copies(egraph, part)}"
+        where = where if len(egraph.program.instances) > 1 else ""
         out.append(fold(f"Alternatives{where}", alternatives_table(part)))
         target = _output_value(part)
         if target is not None:
@@ -66,12 +68,14 @@ def body(egraph: EGraph) -> list[Html]:
 def summary(egraph: EGraph) -> Html:
     """A line of figures."""
     classes = sum(len(p.classes) for p in egraph.parts)
+    times = len(egraph.program.instances)
     made = {n.rule for p in egraph.parts for c in p.classes for n in c.nodes} - {ENCODED}
     return facts(
         [
             (f"{egraph.size:,}", "e-nodes"),
             (f"{classes:,}", "e-classes"),
             (f"{len(egraph.parts):,}", "regions" if len(egraph.parts) > 1 else "region"),
+            (f"{times:,}" if times > 1 else None, "copies of them in the program"),
             (f"{len(made):,} of {len(egraph.rules):,}", "rules made e-nodes"),
             (units.seconds(egraph.seconds.get("total")), "in all"),
             (egraph.target, "target"),
@@ -100,7 +104,7 @@ def region_table(egraph: EGraph) -> Html:
     rows = [
         [
             str(p.region),
-            _span(used.get(p.region, [])),
+            ends(used.get(p.region, [])),
             f"×{len(used.get(p.region, []))}",
             f"{len(p.hlir.nodes):,}",
             f"{p.size:,}",
@@ -115,8 +119,9 @@ def region_table(egraph: EGraph) -> Html:
     return table(head, rows, label="regions", all_at="egraph.parts")
 
 
-def _span(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if names else ""
+def copies(egraph: EGraph, part: Part) -> str:
+    """The instances of a region: `layers.0 … layers.11 ×12`."""
+    return span(egraph.program.names(part.region))
 
 
 def growth_svg(

@@ -1,8 +1,8 @@
 """Folding a program by module: many nodes become few boxes, equal layers one.
 
 The module path of a node (`encoder.layer.3.attention`) is where the user wrote it. Cutting
-the paths at some depth gives groups; layers that differ only in a number of their path are one
-group that stands for all of them.
+the paths at some depth gives groups; layers that differ only in a number of their path, and
+calls of one module, are one group that stands for all of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.ops import OPS
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_CALL = re.compile(r"@\d+")  # marks a second call of a module, and further ones
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,8 @@ def groups(hlir: Hlir, nodes: Sequence[int], depth: int) -> list[Group]:
     folded: dict[tuple, list[str]] = {}
     for path, members in by_path.items():
         shape = tuple((hlir.nodes[n].op, str(hlir.nodes[n].shape)) for n in members)
-        pattern = _NUMBER.sub("*", path)
-        key = (pattern, shape) if pattern != path else (path,)
-        folded.setdefault(key, []).append(path)
+        pattern = _NUMBER.sub("*", _CALL.sub("", path))
+        folded.setdefault((pattern, shape), []).append(path)
     found = [Group(ps[0], tuple(by_path[ps[0]]), tuple(ps)) for ps in folded.values()]
     return sorted(found, key=lambda g: g.nodes[-1])
 

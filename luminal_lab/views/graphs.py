@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from luminal_lab.egraph.egraph import ENCODED, EClass, Part
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.regions import partition
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.candidate import Candidate
 from luminal_lab.views import candidate as candidate_view
@@ -146,6 +147,7 @@ def of_hlir(hlir: Hlir, values: Mapping[int, Mapping[str, float]] | None = None)
     _adopt_weights(hlir, drawn, paths, twins)
     groups = _module_groups(hlir, drawn, copies)
     names = {s.node: s for s in hlir.inputs}
+    regions = _regions(hlir)
     extra = values or {}
     nodes = []
     for n in members:
@@ -161,7 +163,7 @@ def of_hlir(hlir: Hlir, values: Mapping[int, Mapping[str, float]] | None = None)
                 "buffer" if spec else hlir_view.colour(node.op),
                 paths.get(n, ""),
                 f"n{twins[n]}" if n in twins else "",
-                _hlir_details(hlir, n, spec.kind if spec else ""),
+                _hlir_details(hlir, n, spec.kind if spec else "", regions.get(n, "")),
                 {**known, **extra.get(n, {})},
                 (n,),
             )
@@ -264,7 +266,19 @@ def _module_groups(
     return tuple(out)
 
 
-def _hlir_details(hlir: Hlir, n: int, kind: str) -> Details:
+def _regions(hlir: Hlir) -> dict[int, str]:
+    """For each node that is in one copy of a region, which one, of how many."""
+    program = partition(hlir)
+    if len(program.instances) == 1:
+        return {}
+    copies = [len(program.names(k)) for k in range(len(program.regions))]
+    return {
+        n: f"{region}, {name}" + (f", one of ×{copies[region]}" if copies[region] > 1 else "")
+        for n, (region, name) in program.homes().items()
+    }
+
+
+def _hlir_details(hlir: Hlir, n: int, kind: str, region: str) -> Details:
     node = hlir.nodes[n]
     reads = ", ".join(f"%{o.node}{o.view if o.view.index else ''}" for o in node.operands)
     pairs = [
@@ -276,6 +290,7 @@ def _hlir_details(hlir: Hlir, n: int, kind: str) -> Details:
         ("result", units.size(folding.nbytes(hlir, n))),
         ("work", units.count(folding.flops(hlir, n), "FLOP")),
         ("module", node.source.module),
+        ("region", region),
         ("ATen op", node.source.aten),
         ("source", node.source.line),
     ]

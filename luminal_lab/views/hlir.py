@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import graphviz
 
+from luminal_lab.hlir.copies import ends
 from luminal_lab.hlir.graph import Hlir, Node, Operand
 from luminal_lab.hlir.ops import OPS
+from luminal_lab.hlir.regions import Program, partition
 from luminal_lab.hlir.view import REDUCED
 from luminal_lab.views import folding, units
 from luminal_lab.views.html import (
@@ -54,6 +56,10 @@ def body(hlir: Hlir) -> list[Html]:
     ]  # fmt: skip
     if depth is not None:
         out.append(_inner_graphs(hlir, nodes, depth))
+    program = partition(hlir)
+    if len(program.instances) > 1:
+        names = f"Regions: {len(program.regions):,} for {len(program.instances):,} pieces"
+        out.append(fold(names, region_table(program)))
     if any(node.source.module for node in hlir.nodes):
         out.append(fold("Modules", module_table(hlir)))
     if any(node.source.line for node in hlir.nodes):
@@ -62,6 +68,23 @@ def body(hlir: Hlir) -> list[Html]:
     if fallbacks:
         out.append(fold("Fallbacks", node_table(hlir, fallbacks), open_=True))
     return [o for o in out if o]
+
+
+def region_table(program: Program) -> Html:
+    """One row per region: where it is, how often, how large, and its work in all copies."""
+    rows = []
+    for k, region in enumerate(program.regions):
+        names = program.names(k)
+        own = folding.drawn(region.hlir)
+        work = folding.total([folding.flops(region.hlir, n) for n in own])
+        rows.append([
+            str(k), ends(names), f"×{len(names)}", f"{len(own):,}",
+            f"{len(own) * len(names):,}",
+            units.count(None if work is None else work * len(names), "FLOP"),
+        ])  # fmt: skip
+    head = [("", "num"), ("region", "code"), ("copies", "num"), ("nodes, each", "num"),
+            ("nodes, all", "num"), ("work, all", "num")]  # fmt: skip
+    return table(head, rows, label="regions", all_at="luminal_lab.hlir.partition(hlir).table()")
 
 
 def summary(hlir: Hlir) -> Html:

@@ -10,7 +10,7 @@ from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import LuminalError
 from luminal_lab.search.candidate import Candidate, LibraryKernel
 from luminal_lab.views import units
-from luminal_lab.views.candidate import describe, first_bind, mathematics_of
+from luminal_lab.views.candidate import describe, first_bind, mathematics_of, used_in
 from luminal_lab.views.highlight import code
 from luminal_lab.views.html import (
     Figure,
@@ -39,7 +39,8 @@ def sources(
         languages: Some of `LANGUAGES`.
     """
     found = candidate.kernels[kernel]
-    title = f"Kernel k{kernel} · {describe(found)}"
+    where = used_in(candidate, kernel)
+    title = f"Kernel k{kernel} · {describe(found)}{f' · {where}' if where else ''}"
     html = fragment(card(title, *body(candidate, kernel, languages)))
     lines = [title, mathematics_of(found, first_bind(candidate, kernel))]
     for language in languages:
@@ -119,7 +120,11 @@ def gpu_code(reports: Mapping[str, Any]) -> list[Html]:
 def all_sources(candidate: Candidate, opened: Sequence[int] = (0,)) -> list[Html]:
     """Every derived kernel, folded but for those of `opened`."""
     return [
-        fold(f"k{k} {describe(kernel)}", *body(candidate, k), open_=k in opened)
+        fold(
+            f"k{k} {describe(kernel)} · {used_in(candidate, k)}".rstrip(" ·"),
+            *body(candidate, k),
+            open_=k in opened,
+        )
         for k, kernel in enumerate(candidate.kernels)
         if isinstance(kernel, Kernel)
     ]

@@ -68,6 +68,7 @@ def kernel_table(profile: Profile) -> Html:
         rows.append(
             [
                 el("span", el("code", r["name"]), flag),
+                r["region"],
                 f"{r['calls']:,}",
                 el(
                     "span",
@@ -81,9 +82,9 @@ def kernel_table(profile: Profile) -> Html:
                 f"{r['floor_us'] / r['us']:.0%}" if r["us"] else None,
             ]
         )
-    head = ["kernel", ("calls", "num"), ("time, all calls", "num"), ("share", "num"),
-            ("bytes, each", "num"), ("work, each", "num"), ("GB/s", "num"), ("GFLOP/s", "num"),
-            ("of the bound", "num")]  # fmt: skip
+    head = ["kernel", ("region", "code"), ("calls", "num"), ("time, all calls", "num"),
+            ("share", "num"), ("bytes, each", "num"), ("work, each", "num"), ("GB/s", "num"),
+            ("GFLOP/s", "num"), ("of the bound", "num")]  # fmt: skip
     return table(head, rows, label="kernels by time", all_at="profile.table()")
 
 

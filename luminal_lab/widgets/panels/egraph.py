@@ -101,14 +101,10 @@ class EGraphPanel(Panel):
         self.search.disabled = egraph is None
         if egraph is None:
             return
-        names: dict[int, list[str]] = {}
-        for instance in egraph.program.instances:
-            names.setdefault(instance.region, []).append(instance.name)
         regions = [
-            (f"{p.region}: {names[p.region][0] or 'the program'}"
-             + (f" ×{len(names[p.region])}" if len(names[p.region]) > 1 else ""), k)
+            (f"{p.region}: {egraph_view.copies(egraph, p) or 'the program'}", k)
             for k, p in enumerate(egraph.parts)
-        ]  # fmt: skip
+        ]
         offer(self.region, regions)
         put(self.facts, egraph_view.summary(egraph))
         put(self.rules, egraph_view.leaderboard(egraph))

@@ -28,6 +28,7 @@ from luminal_lab.widgets.table import TableView, column
 
 COLUMNS = [
     column("region", "region", number=True),
+    column("copies", "copies", number=True),
     column("rank", "rank", number=True),
     column("genome", "genome", code=True),
     column("kernels", "kernels", number=True),
@@ -165,6 +166,7 @@ def candidate_rows(result: Any) -> list[dict[str, Any]]:
             {
                 "key": f"{r.region}.{r.rank}",
                 "region": r.region,
+                "copies": r.instances,
                 "rank": r.rank,
                 "genome": r.genome,
                 "kernels": r.kernels,
