@@ -35,12 +35,13 @@ from luminal_lab.api import (
 from luminal_lab.errors import LuminalError
 
 if TYPE_CHECKING:
+    from luminal_lab import nn
     from luminal_lab.egraph import EGraph, Limits
     from luminal_lab.hlir import Bucket, Hlir
     from luminal_lab.runtime import Buckets, Executable, Profile
     from luminal_lab.search import Budget, Candidate, Result
     from luminal_lab.session import Session
-    from luminal_lab.tensor import Graph, Tensor, cat, stack, where
+    from luminal_lab.tensor import Graph, Tensor, cat, custom_op, stack, where
     from luminal_lab.widgets import Workbench
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _HOME = {
     "Tensor": "tensor",
     "Workbench": "widgets",
     "cat": "tensor",
+    "custom_op": "tensor",
     "stack": "tensor",
     "where": "tensor",
 }
@@ -87,7 +89,9 @@ __all__ = [
     "cat",
     "check_rule",
     "compile",
+    "custom_op",
     "load",
+    "nn",
     "profile",
     "sample",
     "saturate",
@@ -103,6 +107,8 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nn":
+        return import_module("luminal_lab.nn")
     if name in _HOME:
         return getattr(import_module(f"luminal_lab.{_HOME[name]}"), name)
     raise AttributeError(f"module 'luminal_lab' has no attribute {name!r}")

@@ -159,6 +159,7 @@ def saturate(
             one that is false, with the smallest failing instance.
         SaturationError: when the child died.
     """
+    rules = _with_operators(hlir, rules)
     if check and rules is not None:
         from luminal_lab.egraph.ruleset import refuse_false_rules
 
@@ -185,6 +186,19 @@ def saturate(
             bar.set_postfix_str(f"region {part}: {record.rows} rows", refresh=False)
 
         return run(hlir, progress=tell, **options)
+
+
+def _with_operators(hlir: Hlir, rules: Rules) -> Rules:
+    """The rules, and those of the registered operators that a program calls."""
+    from luminal_lab.hlir.custom import registered_in
+
+    own = [op for op in registered_in(hlir) if op.text]
+    if not own:
+        return rules
+    one = isinstance(rules, (str, Path)) or hasattr(rules, "source")
+    given: Any = [] if rules is None else [rules] if one else rules
+    out: list[Any] = [*given, *own]
+    return out
 
 
 def check_rule(

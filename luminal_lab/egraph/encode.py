@@ -26,7 +26,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_atoms
-from luminal_lab.egraph.steps import Step, family, is_gathered, point_axis, steps_of
+from luminal_lab.egraph.steps import (
+    Step,
+    family,
+    is_gathered,
+    point_axis,
+    role_axes,
+    steps_of,
+)
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.index import Index
@@ -88,6 +95,27 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A Custom node, as rules see it.
+
+    Arguments:
+        node: Its number, as in its term.
+        target: The operator's name.
+        stored: The index map at which its result is stored, None when dims have no names.
+        reads: The index maps at which its operands are, over the same axes.
+        roles: The axes of each named dim, in the order of their first appearance.
+        numbers: Its arguments that are numbers.
+    """
+
+    node: int
+    target: str
+    stored: str | None = None
+    reads: tuple[str, ...] = ()
+    roles: tuple[frozenset[str], ...] = ()
+    numbers: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Encoding:
     """A region as terms.
 
@@ -101,6 +129,7 @@ class Encoding:
         outputs: Output name → T term.
         counts: For the report.
         weights: The inputs whose contents are known when a program is built.
+        calls: The Custom nodes, as rules see them.
     """
 
     values: tuple[Term, ...]
@@ -112,6 +141,7 @@ class Encoding:
     outputs: tuple[tuple[str, int], ...]
     counts: Counts
     weights: frozenset[str] = frozenset()
+    calls: tuple[Call, ...] = ()
 
 
 def encode(hlir: Hlir, max_copies: int = 4000) -> Encoding:
@@ -160,6 +190,7 @@ class _Encoder:
     depth: int = 0  # reductions around the copy that is being made
     counts: dict[str, int] = field(default_factory=dict)
     divmods: set[int] = field(default_factory=set)
+    calls: list[Call] = field(default_factory=list)
 
     # ------------------------------------------------------------------ terms
 
@@ -216,6 +247,7 @@ class _Encoder:
         elif step.opaque:
             children = tuple(self.tensor_of[read.step] for read in step.reads)
             term, shape = Term(step.op, children, (step.node,)), step.shape
+            self.calls.append(self._call(s))
         else:
             term = Term("Kernel", (self.body(s, {}),), (self.index_text(self.own(s)),))
         self.tensor_of[s] = len(self.tensors)
@@ -371,6 +403,24 @@ class _Encoder:
         attrs = (step.attrs["mode"], self.index_text(names), self.index_text(index))
         return Term("Scatter", children, attrs)
 
+    def _call(self, s: int) -> Call:
+        """What rules may know about a Custom node."""
+        step = self.steps[s]
+        assert step.node is not None
+        target = str(step.attrs["target"])
+        roles = role_axes(step)
+        if roles is None:
+            return Call(step.node, target)
+        by = {axis: self.atoms.expand(s, axis) for axis in step.axes}
+        reads = [
+            self.index_text([i.substitute(by, self.extents) for i in read.view.index])
+            for read in step.reads
+        ]
+        named = [frozenset(n for n, _ in self.atoms.names[s, axis]) for axis in roles.values()]
+        stored = self.index_text([by[out_axis(k)] for k in range(len(step.shape))])
+        numbers = tuple(step.attrs.get("numbers", ()))
+        return Call(step.node, target, stored, tuple(reads), tuple(named), numbers)
+
     def _all_extents(self, view: View) -> Mapping[str, Any]:
         return {**self.extents, **_gathered_extents(view)}
 
@@ -467,6 +517,7 @@ class _Encoder:
             nodes,
             tuple((name, self.tensor_of[s]) for name, s in outputs),
             counts,
+            calls=tuple(self.calls),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from luminal_lab.egraph.encode import Encoding, Term
@@ -13,7 +13,9 @@ from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, bounds
 
 # Facts about index maps and tensors that are loaded only for rules that read them.
-ON_DEMAND = frozenset({"lead", "last", "width", "box", "order"})
+ON_DEMAND = frozenset(
+    {"lead", "last", "width", "box", "order", "calls", "reads", "stored-at", "roles", "numbers"}
+)
 
 
 def commands(encoding: Encoding, wanted: frozenset[str] = ON_DEMAND) -> list[str]:
@@ -49,8 +51,26 @@ def _commands(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
             depends = [*sorted(free_axes(encoding, v)), MEMORY]
             yield f"(set (free (nid {v})) {_set(depends)})"
     yield from tensors(len(encoding.tensors))
+    yield from _calls(encoding, wanted)
     for a, b in encoding.unions:
         yield f"(union (nid {a}) (nid {b}))"
+
+
+def _calls(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
+    """What rules need to know about the calls of operators."""
+    for call in encoding.calls:
+        said = {"calls": quote(call.target)}
+        if call.stored is not None:
+            said["stored-at"] = quote(call.stored)
+            said["reads"] = _list(map(quote, call.reads))
+            said["roles"] = _list(_set(sorted(axes)) for axes in call.roles)
+            said["numbers"] = _list(map(literal, call.numbers))
+        yield from (f"(set ({f} {call.node}) {v})" for f, v in said.items() if f in wanted)
+
+
+def _list(items: Iterable[str]) -> str:
+    listed = list(items)
+    return f"(vec-of {' '.join(listed)})" if listed else "(vec-empty)"
 
 
 def _marks(encoding: Encoding) -> list[frozenset[str]]:

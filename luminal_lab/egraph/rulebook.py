@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from luminal_lab.egraph.language import FRESH, SIGNATURES, constructors, families, provenance
-from luminal_lab.egraph.library import Declaration, read_kernels
+from luminal_lab.egraph.library import Declaration, declared, read_kernels
 from luminal_lab.egraph.program import ON_DEMAND
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List, call, forms
 from luminal_lab.errors import RuleError
@@ -154,7 +154,12 @@ def kernels_beside(rules: Iterable[Any]) -> dict[str, Declaration]:
     """The hand-written kernels that are given with rules, or lie beside a file of rules."""
     files = [Path(r) for r in rules if isinstance(r, (str, Path)) and "(" not in str(r)]
     folders = [p.parent for p in files if p.suffix == ".egg" and p.is_file()]
-    return read_kernels([*folders, *(p for p in files if p.suffix == ".c")])
+    out = read_kernels([*folders, *(p for p in files if p.suffix == ".c")])
+    for item in rules:  # of an operator that brings its own
+        for source in getattr(item, "kernels", ()):
+            said = declared(source)
+            out[said.name] = said
+    return out
 
 
 def rulebook(

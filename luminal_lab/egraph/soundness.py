@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from luminal_lab.egraph.audit import Disagreement, audit_classes
+from luminal_lab.egraph.custom_check import Call, operators_of, programs
 from luminal_lab.egraph.egraph import EClass, ENode
+from luminal_lab.egraph.encode import encode
 from luminal_lab.egraph.instances import Terms, facts_of, instances, lemmas_of, single_instances
 from luminal_lab.egraph.language import SIGNATURES
 from luminal_lab.egraph.library import Declaration
@@ -197,6 +199,8 @@ def _check(
 ) -> RuleCheck:
     every = [f for name, text in sources for f in forms(text, name)]
     book = replace(_book(info, form, sources, every), kernels=kernels)
+    if operators := operators_of(facts_of(form)):
+        return _check_calls(info, book, operators)
     # All instances in one e-graph: fast. Only when that shows something wrong, one by one.
     together = instances(form, every, tried, seed)
     states, failed = _run(book, [together])
@@ -211,6 +215,41 @@ def _check(
             return RuleCheck(info, tried, sum(_fired(s, info.name) for s in states), failure)
     said = failed or "several instances together, not one by one"
     return RuleCheck(info, tried, max(1, fired), Failure("", "", None, "", said))
+
+
+def _check_calls(info: RuleInfo, book: Rulebook, operators: Sequence[str]) -> RuleCheck:
+    """A rule about operators of the user's own, on programs that call them."""
+    try:
+        found = [call for target in operators for call in programs(target)]
+    except LuminalError as error:
+        return RuleCheck(info, 0, 0, None, error.what)
+    states, failed = _run_programs(book, [call.commands(book.wanted) for call in found])
+    fired = sum(_fired(s, info.name) for s in states)
+    for call, state in sorted(zip(found, states), key=lambda pair: len(pair[0].values)):
+        if state is not None and (failure := _judge_call(call, state, book, info)):
+            return RuleCheck(info, len(found), fired, failure)
+    if failed is not None:
+        return RuleCheck(info, len(found), 1, Failure("", "", None, "", failed))
+    return RuleCheck(info, len(found), fired, None)
+
+
+def _judge_call(
+    call: Call, state: Mapping[str, Any], book: Rulebook, info: RuleInfo
+) -> Failure | None:
+    encoding = encode(call.hlir)
+    try:
+        classes, _, _, _ = read_classes(
+            state["tables"], encoding, book.rules, keep_all=True, kernels=book.kernels
+        )
+        extents = extents_of(state["tables"], encoding)
+        wide = all((x.dtype.is_floating_point and x.dtype.itemsize > 2) or
+                   not x.dtype.is_floating_point for x in call.inputs.values())  # fmt: skip
+        # The operator computes in the dtype of its inputs, not in float64.
+        tolerance = 1e-5 if wide else 2.0**-6
+        found = audit_classes(classes, extents, call.inputs, call.hlir, tolerance)
+    except (RuntimeError, LuminalError) as error:
+        return Failure("", "", None, "finite", f"{type(error).__name__}: {error}")
+    return _failure(found[0], classes, "finite") if found else None
 
 
 def mutants(form: Form) -> Iterator[tuple[str, Form]]:
@@ -310,16 +349,21 @@ def _run(
     book: Rulebook, found: Sequence[Terms]
 ) -> tuple[list[dict[str, Any] | None], str | None]:
     """The state after saturating each instance; and what egglog said if it refused one."""
-    programs = [commands(i.encoding(), book.wanted) for i in found]
+    return _run_programs(book, [commands(i.encoding(), book.wanted) for i in found])
+
+
+def _run_programs(
+    book: Rulebook, programs: Sequence[list[str]]
+) -> tuple[list[dict[str, Any] | None], str | None]:
     try:
         with Child() as child:
             # Some iterations for the rule, also on its own terms; and one for each rule that
             # derives what it matches.
             limits = replace(_LIMITS, iterations=_LIMITS.iterations + len(book.rules) - 1)
-            results = child.run(book, programs, limits)
+            results = child.run(book, list(programs), limits)
     except PartFailed as failed:
-        done, _ = _run(book, found[: failed.part]) if failed.part else ([], None)
-        return [*done, *[None] * (len(found) - len(done))], failed.said
+        done, _ = _run_programs(book, programs[: failed.part]) if failed.part else ([], None)
+        return [*done, *[None] * (len(programs) - len(done))], failed.said
     return [_with_matches(r) for r in results], None
 
 

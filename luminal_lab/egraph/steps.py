@@ -36,7 +36,8 @@ class Step:
         reads: What it reads.
         shape: Dims of its result.
         axes: Extents of all axes that it iterates over: `i0…`, and `r` when it reduces. A
-            Scatter has `i0…` over its result and `p0…` over the points that it stores.
+            Scatter has `i0…` over its result and `p0…` over the points that it stores; a
+            Custom whose dims have names also `q0…` over those that its result lacks.
         dtype: Element type of its result.
         attrs: The HLIR node's attributes.
     """
@@ -79,8 +80,13 @@ def steps_of(hlir: Hlir) -> tuple[list[Step], list[tuple[str, int]]]:
             over = {out_axis(k): Index.axis(point_axis(k)) for k in range(len(points))}
             reads[1:] = [Read(r.step, r.view.compose(over, named)) for r in reads[1:]]
             axes.update(named)
+        roles = _role_axes(node)
         for k, shape in enumerate(shapes):
-            reads[k] = Read(_copy(steps, reads[k], shape, False), View.identity(len(shape)))
+            view = View.identity(len(shape))
+            if roles is not None:
+                view = View(tuple(Index.axis(roles[d]) for d in node.attrs["roles"][k]))
+                axes |= {roles[d]: n for d, n in zip(node.attrs["roles"][k], shape)}
+            reads[k] = Read(_copy(steps, reads[k], shape, False), view)
         at[n] = len(steps)
         steps.append(
             Step(
@@ -116,6 +122,28 @@ def _operand_shapes(hlir: Hlir, node: Node) -> list[tuple[Dim, ...]]:
         return []
     shapes = [hlir.nodes[o.node].shape for o in node.operands]
     return [_view_shape(o, s, node) for o, s in zip(node.operands, shapes)]
+
+
+def _role_axes(node: Node) -> dict[str, str] | None:
+    """The axis of each named dim of a Custom: a dim of its result, or one of its own."""
+    dims = node.attrs.get("roles") if node.op == "Custom" else None
+    if dims is None:
+        return None
+    axes = {d: out_axis(k) for k, d in enumerate(dims[-1])}
+    for d in (d for each in dims[:-1] for d in each):
+        axes.setdefault(d, f"q{len(axes)}")
+    return axes
+
+
+def role_axes(step: Step) -> dict[str, str] | None:
+    """Likewise, of a step; roles in the order of their first appearance among operands."""
+    if step.op != "Custom" or "roles" not in step.attrs:
+        return None
+    *operands, result = step.attrs["roles"]
+    at = {d: out_axis(k) for k, d in enumerate(result)}
+    for dims, read in zip(operands, step.reads):
+        at |= {d: i.single for d, i in zip(dims, read.view.index) if i.single is not None}
+    return {d: at[d] for dims in operands for d in dims}
 
 
 def _points(hlir: Hlir, node: Node) -> tuple[Dim, ...]:

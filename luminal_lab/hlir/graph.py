@@ -90,7 +90,9 @@ class Node:
             Index); reductions `extent` (of axis `r`); Scatter `mode`; Gather `extents` (of the
             dims that `@0…` index); Custom `target` (`"aten.sort.default"`), `template`
             (`(args, kwargs)`, see `Ref`), `call` (shared by all results of one call) and
-            `result` (which of its results, None when the call returns a single tensor).
+            `result` (which of its results, None when the call returns a single tensor), for an
+            operator of the user's own also `roles` (the named dims of each operand, then of
+            the result) and `numbers` (its arguments that are numbers).
             The operands of a Scatter after the first are read over the points that it stores:
             attr `points`, or the shape of operand 1 where that attr is absent.
             The operands of a Custom are read by identity.

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from luminal_lab.errors import HlirError
+from luminal_lab.hlir.custom import node_attrs
 from luminal_lab.hlir.dtypes import BOOL, F32, I64, DType
 from luminal_lab.hlir.graph import (
     Dim,
@@ -29,6 +30,7 @@ from luminal_lab.hlir.graph import (
     NodeId,
     Operand,
     OutputSpec,
+    Ref,
     Source,
 )
 from luminal_lab.hlir.index import Index
@@ -188,8 +190,15 @@ class Graph:
         attrs = {"target": target, "template": template, "call": self._calls - 1}
         if reason:
             attrs["reason"] = reason
+        numbers = [x for x in (*template[0], *template[1].values()) if not isinstance(x, Ref)]
         return [
-            self.emit("Custom", reads, shape, d, {**attrs, "result": None if single else k})
+            self.emit(
+                "Custom",
+                reads,
+                shape,
+                d,
+                {**attrs, **node_attrs(target, k, numbers), "result": None if single else k},
+            )
             for k, (shape, d) in enumerate(results)
         ]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import CompilerError, LuminalError
+from luminal_lab.hlir.custom import is_own
 from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime import calibration
 from luminal_lab.runtime import compiler as cc
@@ -22,6 +23,7 @@ from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.exclusive import compiling, in_turns, timing
 from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.measure import TIMEOUT, Worker, measure_job
+from luminal_lab.runtime.own import measure_own
 from luminal_lab.runtime.pool import LocalPool, WorkerLost
 from luminal_lab.runtime.prepare import Order, Prepared, linked, prepare
 from luminal_lab.runtime.program import KernelCode
@@ -232,7 +234,11 @@ class CpuTarget:
         return None
 
     def _timed(self, job: Job, prepared: Prepared, late: _Deadline) -> Measurement | None:
-        return None if late() else trial(self._worker, job, prepared, self.machine())
+        if late():
+            return None
+        if isinstance(job.kernel, LibraryKernel) and is_own(job.kernel.attrs):
+            return measure_own(job, library_code(job.kernel))
+        return trial(self._worker, job, prepared, self.machine())
 
     def _end_pool(self) -> None:
         if self._pool is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from luminal_lab.collector import without_collector
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError, SearchError
+from luminal_lab.hlir.custom import own_operators
 from luminal_lab.polling import polling
 from luminal_lab.search import finalists as final
 from luminal_lab.search import replay as replaying
@@ -279,7 +280,10 @@ class Search:
         target, level = self.target, self.budget.level
         assert target is not None
         assert self.measurer is not None
-        if not level.finalists or not hasattr(target, "programs"):
+        # A fresh process may not know operators of the user's own: their programs are judged by
+        # their kernels.
+        own = own_operators(self.egraph.hlir)
+        if not level.finalists or own or not hasattr(target, "programs"):
             return
         leaders: list[list[tuple[float, Individual]]] = []
         for k, count in enumerate(self.assembler.instances_of):

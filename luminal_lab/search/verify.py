@@ -119,8 +119,12 @@ class RegionVerifier:
         return self._tensors[t]
 
     def _opaque(self, t: int) -> Tensor | None:
-        """The value of an input, or of what no derived kernel makes (scatter, custom)."""
-        if t in self._node_of and not any(e.op == "kernel" for e in self.part.classes[t].nodes):
+        """The value of an input, or of what no derived kernel makes (scatter, custom).
+
+        A rule may give an operator a meaning in other terms: the operator itself decides.
+        """
+        ops = {e.op for e in self.part.classes[t].nodes}
+        if t in self._node_of and ("kernel" not in ops or "custom" in ops):
             for e in self.part.classes[t].nodes:
                 for child in e.children:
                     if self.part.classes[child].sort == "T":

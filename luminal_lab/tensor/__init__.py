@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 _HOME = {
     "Graph": "graph",
     "Tensor": "tensor",
+    "CustomOp": "custom",
     "cat": "tensor",
+    "custom_op": "custom",
     "promote": "promotion",
     "stack": "tensor",
     "where": "tensor",
 }
 
-__all__ = ["Graph", "Tensor", "cat", "promote", "stack", "where"]
+__all__ = ["CustomOp", "Graph", "Tensor", "cat", "custom_op", "promote", "stack", "where"]
 
 if TYPE_CHECKING:
+    from luminal_lab.tensor.custom import CustomOp, custom_op
     from luminal_lab.tensor.graph import Graph
     from luminal_lab.tensor.promotion import promote
     from luminal_lab.tensor.tensor import Tensor, cat, stack, where

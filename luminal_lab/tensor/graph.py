@@ -121,6 +121,21 @@ class Graph:
         self._inputs[name] = out = Tensor(self, raw)
         return out
 
+    def parameter(self, name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Tensor:
+        """A weight of a module: the one of that name, where there is one already."""
+        if name not in self._inputs:
+            if value is not None:
+                return self.weight(name, value)
+            return self.weight(name, shape=shape, dtype=dtype)
+        known, held = self._inputs[name], self.builder.weights.get(name)
+        if value is not None and held is not None and held is not value:
+            raise TensorError(
+                f"two weights are called {name!r}", fix="make the modules parts of one module"
+            )
+        if known.shape != shape:
+            raise TensorError(f"{name!r} is {shown(known)}, and not of shape {shape}")
+        return known
+
     @op
     def load(self, values: Mapping[str, Any], strict: bool = True) -> None:
         """Give weights their values by name, such as a module's `state_dict()`.
@@ -237,8 +252,14 @@ class Graph:
         Blocks under numbered paths that compute the same thing with other weights are found as
         repeats of one region: saturated and searched once.
         """
+        with self.at(".".join([*self.path, *path])):
+            yield
+
+    @contextmanager
+    def at(self, path: str) -> Iterator[None]:
+        """Likewise, with the whole path."""
         before = self.path
-        self.path = [*before, *path]
+        self.path = [path] if path else []
         try:
             yield
         finally:
