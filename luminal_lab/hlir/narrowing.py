@@ -122,7 +122,9 @@ class _Narrowing:
         if node.op == "Iota":
             return self.graph.iota(attrs["index"], shape, node.dtype)
         if node.op in REDUCTIONS and is_one(attrs["extent"]):
-            return self._tensor(node.operands[0], shape, {REDUCED: 1})
+            return self._tensor(
+                node.operands[-1], shape, {REDUCED: 1}
+            )  # of an ArgMax the place
         if node.op in BINARY:
             a, b = (self._tensor(o, shape) for o in node.operands)
             return a.binary(node.op, b)
