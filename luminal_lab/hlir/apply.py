@@ -175,6 +175,22 @@ def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
     )
 
 
+def as_traced(node: Node, result: Tensor, shape: Sequence[int]) -> Tensor:
+    """A result of `call_aten` that has the shape which PyTorch's trace gave it.
+
+    Raises:
+        HlirError: when it has another one, so that what reads it would be wrong.
+    """
+    if tuple(result.shape) != tuple(shape):
+        raise HlirError(
+            f"{node.attrs['target']} returned a tensor of shape {tuple(result.shape)} where "
+            f"PyTorch's trace of it says {tuple(shape)}",
+            where=node.source.line or None,
+            fix="this is a defect of PyTorch: run the operator outside of what is compiled",
+        )
+    return result
+
+
 def fill_template(template: Any, operands: Sequence[Any]) -> Any:
     """A Custom's template with its leaves replaced by what torch takes."""
     import torch

@@ -294,12 +294,7 @@ class Reference:
             same = other.op == "Custom" and call is not None and other.attrs.get("call") == call
             if m == n or (same and m not in self._values):
                 result = results[other.attrs.get("result") or 0]
-                if tuple(result.shape) != tuple(other.shape):
-                    raise HlirError(
-                        f"{node.attrs['target']} gave shape {tuple(result.shape)}, and node"
-                        f" %{m} has shape {other.shape}",
-                        where=other.source.line or None,
-                    )
+                result = apply.as_traced(other, result, other.shape)
                 self._values[m] = result.to(apply.torch_dtype(other.dtype, self.compute))
 
     # ------------------------------------------------------------------ reading

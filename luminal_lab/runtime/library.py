@@ -60,7 +60,7 @@ def _custom(kernel: LibraryKernel) -> Code:
     def run(reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         results = apply.call_aten(node, reads)
         for out, number in zip(writes, numbers, strict=True):
-            out.copy_(results[number or 0])
+            out.copy_(apply.as_traced(node, results[number or 0], out.shape))
 
     return Routine(str(kernel.attrs["target"]), run)
 

@@ -3,6 +3,8 @@
     python -m tests.opinfo --dtypes float32 --ops 'add|softmax' --level lower --out FILE.jsonl
     python -m tests.opinfo --table FILE.jsonl ... > table
 
+`--suite modules` takes ModuleInfo's modules, `--suite exportdb` the examples of `torch.export`.
+
 Levels: `lower` interprets the graph that AOTAutograd gives the backend, `capture` interprets
 `ll.capture`, `compiled` runs `torch.compile(backend="luminal_lab")` without search. Each case
 runs in a child that may crash or hang. Results are appended to FILE as JSON lines; cases that
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from tests.opinfo.cases import cases
 from tests.opinfo.check import LEVELS
+from tests.opinfo.modules import example_cases, module_cases
 from tests.opinfo.pool import run_all
 from tests.opinfo.table import append, read, summary, table
 
@@ -25,6 +28,7 @@ from tests.opinfo.table import append, read, summary, table
 def main(argv: list[str] | None = None) -> int:
     """The command line; exit status 1 when there is a wrong answer."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo")
+    parser.add_argument("--suite", default="ops", choices=("ops", "modules", "exportdb"))
     parser.add_argument("--dtypes", default="float32", help="names, or 'all'")
     parser.add_argument("--ops", default="", help="a regular expression for whole names")
     parser.add_argument("--part", default="1/1", help="k/n: every n-th case, from the k-th")
@@ -41,7 +45,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     part, parts = (int(x) for x in given.part.split("/"))
     dtypes = None if given.dtypes == "all" else given.dtypes.split(",")
-    wanted = cases(dtypes, given.ops)[part - 1 :: parts]
+    every = {
+        "ops": lambda: cases(dtypes, given.ops),
+        "modules": lambda: module_cases(dtypes, given.ops),
+        "exportdb": lambda: example_cases(given.ops),
+    }
+    wanted = every[given.suite]()[part - 1 :: parts]
     known = read(given.out) if given.out else {}
     again = set(given.again.split(",")) if given.again else set()
     todo = [

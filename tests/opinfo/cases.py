@@ -135,9 +135,14 @@ def samples(case: Case) -> Iterator[Sample]:
         warnings.simplefilter("ignore")
         made = list(info.sample_inputs("cpu", getattr(torch, case.dtype), requires_grad=False))
     for sample in made:
-        leaves, spec = tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
-        places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-        yield Sample(_Flat(info.get_op(), leaves, spec, places), [leaves[k] for k in places])
+        yield flat_sample(info.get_op(), (sample.input, *sample.args), dict(sample.kwargs))
+
+
+def flat_sample(call: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Sample:
+    """A call as a sample: its tensors, wherever they are in its arguments."""
+    leaves, spec = tree_flatten((tuple(args), dict(kwargs)))
+    places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    return Sample(_Flat(call, leaves, spec, places), [leaves[k] for k in places])
 
 
 def seed(number: int) -> None:

@@ -81,7 +81,7 @@ def _compared(case: Case, sample: Sample, want: Any, got: Any, verdict: Verdict)
     want, got = tree_flatten(want)[0], tree_flatten(got)[0]
     difference = _facts(want, got)
     if difference:
-        return Verdict("WRONG", difference, verdict.fallbacks)
+        return _or_as_traced(sample, got, difference, verdict)
     if case.op in UNDEFINED:
         return verdict
     tensor = next((w for w in want if isinstance(w, torch.Tensor)), None)
@@ -92,6 +92,13 @@ def _compared(case: Case, sample: Sample, want: Any, got: Any, verdict: Verdict)
     again = tree_flatten(clones(sample.fn(*sample.copies())))[0]
     if _facts(want, again) or _values(sample, want, again):
         return Verdict("random", "shape and dtype were compared", verdict.fallbacks)
+    return _or_as_traced(sample, got, difference, verdict)
+
+
+def _or_as_traced(
+    sample: Sample, got: Sequence[Any], difference: str, verdict: Verdict
+) -> Verdict:
+    """Wrong, unless PyTorch's own trace of the call gives the same."""
     if verdict.traced is not None:
         traced = tree_flatten(verdict.traced())[0]
         if not _facts(traced, got) and not _values(sample, traced, got):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tests.opinfo import modules
 from tests.opinfo.cases import Case, samples
 from tests.opinfo.check import OUTCOMES, judge
 
@@ -110,7 +111,7 @@ def _child(pipe: Connection, todo: Sequence[Case], level: str, limit: int) -> No
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     for case in todo:
-        every = list(samples(case))
+        every = list((modules.samples if modules.is_module(case) else samples)(case))
         if limit and len(every) > limit:
             every = [every[k * len(every) // limit] for k in range(limit)]
         for sample in every:

@@ -1,4 +1,4 @@
-"""A fixed part of PyTorch's own operator tests; `python -m tests.opinfo` runs all of them."""
+"""A fixed part of PyTorch's own tests; `python -m tests.opinfo` runs all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from tests.opinfo.cases import cases
+from tests.opinfo.modules import example_cases, module_cases
 from tests.opinfo.pool import run_all
 from tests.opinfo.table import read_table
 
 FINE = ("right", "random", "as traced", "untraceable", "refused")
-COMMITTED = read_table(Path(__file__).parent / "table.tsv")
+HERE = Path(__file__).parent
+COMMITTED = read_table(HERE / "table.tsv") | read_table(HERE / "modules.tsv")
+MODULES = (
+    "nn.(Linear|Bilinear|BatchNorm2d|GroupNorm|Conv2d|ConvTranspose1d|EmbeddingBag|Embedding|GRUCell|"
+    "MultiheadAttention|MaxPool2d|AdaptiveAvgPool2d|Softplus|CrossEntropyLoss|KLDivLoss|PReLU)"
+)
 QUICK = (
     "add|sub|div:.*|floor_divide|remainder|fmod|pow|lerp|clamp|where|maximum|fmin|round.*|sign|"
     "atan2|asinh|tan|expm1|log1p|softmax|log_softmax|logsumexp|var|std:unbiased|norm:inf|amax|"
@@ -43,6 +49,20 @@ def test_operators_of_many_kinds() -> None:
 def test_compiled_operators() -> None:
     wanted = "atan2|cumprod|linalg.solve|fft.rfft"
     check(list(run_all(cases(["float32"], wanted), "compiled", limit=1)))
+
+
+def test_modules_of_many_kinds() -> None:
+    check(list(run_all(module_cases(["float32"], MODULES), "lower", limit=2)))
+
+
+def test_examples_of_export() -> None:
+    check(list(run_all(example_cases()[::3], "capture")))
+
+
+@pytest.mark.slow
+def test_all_modules_and_examples() -> None:
+    check(list(run_all(module_cases(), "lower")))
+    check(list(run_all(example_cases(), "capture")))
 
 
 @pytest.mark.slow
