@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._export.db.examples import all_examples
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.testing._internal.common_modules import module_db
 from torch.utils._pytree import tree_flatten
 
@@ -76,7 +77,7 @@ def samples(case: Case) -> Iterator[Sample]:
             continue
         seed(0)
         module = info.module_cls(*build.args, **build.kwargs).to(dtype)
-        if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
+        if isinstance(module, LazyModuleMixin):
             module(*call.args, **call.kwargs)  # its weights exist from now on
         module.train(case.variant == "train").requires_grad_(False)
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
