@@ -25,7 +25,9 @@ def test_the_questions_of_the_page_have_answers() -> None:
         assert line in said, said
 
 
-@pytest.mark.parametrize("page", ["write-a-program", "buckets", "custom-operators"])
+@pytest.mark.parametrize(
+    "page", ["write-a-program", "buckets", "custom-operators", "build-a-model"]
+)
 def test_the_blocks_of_a_page_run(page: str) -> None:
     path = HOWTO / f"{page}.md"
     space: dict = {}

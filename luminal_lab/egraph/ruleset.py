@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from luminal_lab.egraph.custom_check import operators_of
 from luminal_lab.egraph.library import Declaration
 from luminal_lab.egraph.process import Child, Limits
 from luminal_lab.egraph.rulebook import (
@@ -26,6 +27,7 @@ from luminal_lab.egraph.rulebook import (
 from luminal_lab.egraph.sexpr import forms
 from luminal_lab.egraph.soundness import RuleCheck, builtin_sources, check_form, rules_in
 from luminal_lab.errors import RuleError
+from luminal_lab.hlir.custom import registered as registered_op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,8 +155,16 @@ class _Source:
     source: tuple[str, str]
 
 
+def _operators(text: str) -> tuple[str, ...]:
+    """The implementations that rules about operators are true or false of."""
+    named = operators_of([form.expr for form in forms(text, "")]) if "(Custom " in text else []
+    return tuple(op.digest if (op := registered_op(n)) else "" for n in named)
+
+
 @lru_cache(maxsize=64)
-def _verdict(text: str, name: str, kernels: tuple[Declaration, ...]) -> RuleSet:
+def _verdict(
+    text: str, name: str, kernels: tuple[Declaration, ...], operators: tuple[str, ...]
+) -> RuleSet:
     return check_rules(text, name, _TRIED, kernels={k.name: k for k in kernels})
 
 
@@ -181,7 +191,7 @@ def refuse_false_rules(rules: Any, target: str = "cpu") -> None:
                 continue  # a theme of ours, or an error that load_rules explains
         if found is None:
             name, text = source_of(item, k)
-            found = _verdict(text, name, kernels)
+            found = _verdict(text, name, kernels, _operators(text))
         bad = next((c for c in found.checks if not c.ok), None)
         if bad is not None:
             raise RuleError(

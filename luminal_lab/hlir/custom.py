@@ -147,12 +147,14 @@ class Registered:
         signature: Its operands and results.
         text: Rules about it.
         kernels: Sources of hand-written kernels that the rules call.
+        digest: Of its implementation: what was found about another one says nothing of it.
     """
 
     target: str
     signature: Signature
     text: str = ""
     kernels: tuple[str, ...] = ()
+    digest: str = ""
 
     @property
     def source(self) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.errors import CacheError, ScheduleError
+from luminal_lab.hlir.custom import registered_in
 from luminal_lab.hlir.sizes import Symbol, hint
 from luminal_lab.hlir.symbolic import symbols_of
 from luminal_lab.search.assemble import Assembler, Step
@@ -371,8 +372,10 @@ def _own_rules(egraph: EGraph) -> str:
 
     A kernel is compared with what its e-class means. A false rule can make one class out of
     two, so what was found there counts for this program under these rules, and nothing else.
+    The same holds for an operator of the user's own, and its present implementation.
     """
     own = [r.text for r in egraph.rules if not built_in(r)]
+    own += [op.digest for op in registered_in(egraph.hlir)]
     if not own:
         return ""
     text = "\n".join([*own, egraph.hlir.text(sources=False)])

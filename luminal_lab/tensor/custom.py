@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from luminal_lab.errors import LuminalError, TensorError
-from luminal_lab.hlir.custom import Registered, Signature, register, signature
+from luminal_lab.hlir.custom import (
+    Registered,
+    Signature,
+    register,
+    registered,
+    signature,
+)
 from luminal_lab.hlir.graph import Ref
 from luminal_lab.hlir.tensor import Tensor as Raw
 from luminal_lab.tensor.base import Base
@@ -31,10 +40,15 @@ class CustomOp:
     """
 
     def __init__(
-        self, entry: Registered, run: Callable[..., Any], scalars: Mapping[str, Any], dtype: Any
+        self,
+        entry: Registered,
+        run: Callable[..., Any],
+        scalars: Mapping[str, Any],
+        dtype: Any,
+        redefine: Callable[[Callable[..., Any]], CustomOp],
     ):
         self.entry, self.scalars, self.dtype = entry, dict(scalars), dtype
-        self._run = run
+        self._run, self._redefine = run, redefine
 
     @property
     def target(self) -> str:
@@ -53,6 +67,8 @@ class CustomOp:
             TensorError: for Tensors whose shapes do not fit the signature.
         """
         first = next((a for a in (*args, *kwargs.values()) if isinstance(a, Base)), None)
+        if first is None and len(args) == 1 and not kwargs and inspect.isfunction(args[0]):
+            return self._redefine(args[0])  # a cell of a notebook that is run again
         if first is None:
             return self._run(*args, **kwargs)
         with calling(first.graph, self.target):
@@ -131,15 +147,14 @@ def custom_op(
     """
     made = signature(signature_)
     sources = _sources(kernels)
+    again = partial(custom_op, name, signature_, dtype=dtype, kernels=kernels, rules=rules)
     if run is None and not _exists(name):
-        return lambda f: custom_op(
-            name, signature_, f, dtype=dtype, kernels=kernels, rules=rules
-        )
+        return again
     overload = _existing(name) if run is None else _define(name, made, run, dtype)
     target = f"{overload._schema.name.replace('::', '.')}.{overload._overloadname}"
     calls = [_calling(target, made, source) for source in sources]
     text = "\n".join([*calls, rules]).strip()
-    entry = Registered(target, made, text, sources)
+    entry = Registered(target, made, text, sources, _digest(run, target))
     register(entry)
     scalars = {
         a.name: a.default_value
@@ -152,7 +167,19 @@ def custom_op(
             f"{target} takes {', '.join(names)}; the signature names {', '.join(made.names)}",
             fix="the tensors first, by their names and in their order",
         )
-    return CustomOp(entry, overload, scalars, dtype)
+    return CustomOp(entry, overload, scalars, dtype, again)
+
+
+def _digest(run: Callable[..., Any] | None, target: str) -> str:
+    """What tells implementations of one name apart; an existing operator keeps its digest."""
+    if run is None:
+        known = registered(target)
+        return known.digest if known is not None else ""
+    try:
+        text = inspect.getsource(run)
+    except (OSError, TypeError):
+        text = uuid.uuid4().hex
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _exists(name: Any) -> bool:

@@ -253,3 +253,29 @@ def test_an_operator_that_fails_is_told() -> None:
     hlir = ll.capture(lambda x: fails(x) + 1, (torch.ones(4),))
     with pytest.raises((SearchError, LuminalError), match=r"not today|crashed"):
         ll.search(ll.saturate(hlir), QUICK)
+
+
+def test_a_new_definition_takes_the_place_of_the_old_one() -> None:
+    """As when a cell of a notebook is run again: nothing that was found before counts."""
+    text = MEANING.replace("NAME", "again").replace("OP", "Mul")
+
+    def define(sign: float) -> Any:
+        @ll.custom_op("test::again", "x[m, n], s[m] -> [m, n]", rules=text)
+        def again(x, s):
+            return x * s[:, None] if sign > 0 else x + s[:, None]
+
+        return again
+
+    op = define(1.0)
+    assert ll.compile(used(op), (X, S), budget=QUICK)(X, S).shape == (33,)
+
+    @ll.custom_op("test::again", "x[m, n], s[m] -> [m, n]", rules=text)
+    def again(x, s):
+        return x + s[:, None]
+
+    assert torch.equal(again(X, S), X + S[:, None])
+    with pytest.raises(RuleError, match="is not fit for use"):
+        ll.saturate(ll.capture(used(again), (X, S)))
+    again = ll.custom_op("test::again", "x[m, n], s[m] -> [m, n]", rules="")
+    exe = ll.compile(used(again), (X, S), budget=QUICK)
+    torch.testing.assert_close(exe(X, S), torch.relu(X + 1 + S[:, None]).sum(-1))
