@@ -15,7 +15,6 @@ from typing import Any
 
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import CompilerError, LuminalError
-from luminal_lab.hlir.custom import is_own
 from luminal_lab.polling import POLL, poll
 from luminal_lab.runtime import calibration
 from luminal_lab.runtime import compiler as cc
@@ -23,7 +22,7 @@ from luminal_lab.runtime.cache import digest
 from luminal_lab.runtime.exclusive import compiling, in_turns, timing
 from luminal_lab.runtime.library import library_code
 from luminal_lab.runtime.measure import TIMEOUT, Worker, measure_job
-from luminal_lab.runtime.own import measure_own
+from luminal_lab.runtime.own import is_own_job, measure_own, without_own
 from luminal_lab.runtime.pool import LocalPool, WorkerLost
 from luminal_lab.runtime.prepare import Order, Prepared, linked, prepare
 from luminal_lab.runtime.program import KernelCode
@@ -125,8 +124,10 @@ class CpuTarget:
         if self.executor is not None:
             from luminal_lab.runtime.distribute import Distributor
 
-            yield from Distributor(self, self.executor).measure(
-                jobs, progress=progress, deadline=deadline
+            distributor = Distributor(self, self.executor)
+            yield from without_own(
+                jobs,
+                lambda rest: distributor.measure(rest, progress=progress, deadline=deadline),
             )
         else:
             yield from self.measure_here(jobs, progress=progress, deadline=deadline)
@@ -236,8 +237,8 @@ class CpuTarget:
     def _timed(self, job: Job, prepared: Prepared, late: _Deadline) -> Measurement | None:
         if late():
             return None
-        if isinstance(job.kernel, LibraryKernel) and is_own(job.kernel.attrs):
-            return measure_own(job, library_code(job.kernel))
+        if is_own_job(job):
+            return measure_own(job)
         return trial(self._worker, job, prepared, self.machine())
 
     def _end_pool(self) -> None:

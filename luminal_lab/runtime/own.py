@@ -7,10 +7,15 @@ run in this process anyway, whenever the program does.
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.apply import torch_dtype
-from luminal_lab.runtime.program import Code, Routine
+from luminal_lab.hlir.custom import is_own
+from luminal_lab.runtime.library import library_code
+from luminal_lab.runtime.program import Routine
+from luminal_lab.search.candidate import LibraryKernel
 from luminal_lab.search.execute import sized_kernel
 from luminal_lab.search.target import Job, Measurement
 
@@ -18,15 +23,46 @@ _SECONDS = 0.06
 _SAMPLES = 50
 
 
-def measure_own(job: Job, code: Code) -> Measurement:
-    """Run a call of an operator on a job's inputs, check it against what is expected, time it.
+def is_own_job(job: Job) -> bool:
+    """Whether a job calls an operator that only this process may know."""
+    return isinstance(job.kernel, LibraryKernel) and is_own(job.kernel.attrs)
+
+
+def without_own(
+    jobs: Iterable[Job], measure: Callable[[Iterator[Job]], Iterable[Measurement]]
+) -> Iterator[Measurement]:
+    """Measure jobs elsewhere, but for those that must be measured here; in their order.
 
     Arguments:
-        job: A custom call.
-        code: Its routine.
+        jobs: All of them.
+        measure: Measures the others, one result each, in order.
     """
+    waiting: deque[Job | None] = deque()  # what is to come: a job of ours, or a result
+
+    def others() -> Iterator[Job]:
+        for job in jobs:
+            waiting.append(job if is_own_job(job) else None)
+            if waiting[-1] is None:
+                yield job
+
+    def ours() -> Iterator[Measurement]:
+        while waiting and (job := waiting[0]) is not None:
+            waiting.popleft()
+            yield measure_own(job)
+
+    for result in measure(others()):
+        yield from ours()
+        waiting.popleft()
+        yield result
+    yield from ours()
+
+
+def measure_own(job: Job) -> Measurement:
+    """Run a call of an operator on a job's inputs, check what it gives, and time it."""
     import torch
 
+    assert isinstance(job.kernel, LibraryKernel)
+    code = library_code(job.kernel)
     assert isinstance(code, Routine)
     kernel = sized_kernel(job.kernel, job.sizes)
     reads = [job.inputs[n].reshape(kernel.buffers[n].shape) for n in kernel.reads]

@@ -279,3 +279,15 @@ def test_a_new_definition_takes_the_place_of_the_old_one() -> None:
     again = ll.custom_op("test::again", "x[m, n], s[m] -> [m, n]", rules="")
     exe = ll.compile(used(again), (X, S), budget=QUICK)
     torch.testing.assert_close(exe(X, S), torch.relu(X + 1 + S[:, None]).sum(-1))
+
+
+def test_workers_of_an_executor_need_not_know_it() -> None:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    egraph = ll.saturate(ll.capture(used(plain), (X, S)))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        result = ll.search(egraph, QUICK, executor=pool)
+    assert not any(c.reason == "crashed" for c in result.rejections().cases())
+    exe = ll.build(result.best)
+    torch.testing.assert_close(exe(X, S), used(plain)(X, S), rtol=1e-5, atol=1e-5)
