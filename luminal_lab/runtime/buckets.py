@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +164,13 @@ class Buckets:
         """The calls of each part."""
         return "\n\n".join(f"{p.label}\n{p.executable.text()}" for p in self.parts)
 
+    def diff(self, other: Buckets) -> str:
+        """How the calls of another one differ, line by line."""
+        lines = difflib.unified_diff(
+            self.text().splitlines(), other.text().splitlines(), "this", "other", lineterm=""
+        )
+        return "\n".join(lines)
+
     def save(self, path: str | Path) -> None:
         """Write all parts to one file.
 
@@ -199,6 +208,15 @@ class Buckets:
                     buckets = {n: Bucket(*b) for n, b in named.items()}
                     parts.append(Part(buckets, Executable.load(file)))
         return Buckets(hlir, parts)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        bundle = {"text/plain": repr(self)}
+        try:
+            view = import_module("luminal_lab.views.executable")
+        except ModuleNotFoundError:
+            return bundle
+        parts = [f"<h4>{p.label}</h4>{view.to_html(p.executable)}" for p in self.parts]
+        return {**bundle, "text/html": "".join(parts)}
 
     def __iter__(self) -> Iterator[Part]:
         return iter(self.parts)

@@ -65,6 +65,8 @@ def test_profiles_and_looks(layer: tuple[torch.nn.Module, ll.Buckets], tmp_path:
     assert list(exe.table()["tuned at"]) == ["s=1", "s=7", "s=16"]
     assert "3 parts" in repr(exe)
     assert "s=2…7\n" in exe.text()
+    assert exe.diff(exe) == ""
+    assert exe._repr_mimebundle_()["text/html"].count("<h4>") == 3
     exe.save(tmp_path / "exe")
     again = ll.load(tmp_path / "exe")
     assert torch.equal(again(x), exe(x))
