@@ -120,6 +120,16 @@ def test_an_unrolled_recurrence_is_one_step(kind):
     assert [r.key for r in partition(hlir).regions] == [r.key for r in program.regions]
 
 
+def test_steps_at_offsets_of_a_batch_of_any_size():
+    torch.manual_seed(0)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    module = Unrolled(torch.nn.GRUCell(6, 8)).eval()
+    with torch.no_grad():
+        hlir = ll.capture(module, (torch.randn(3, 12, 6),), dynamic_shapes=({0: batch},))
+    program = partition(hlir)
+    assert max(sum(i.region == k for i in program.instances) for k in range(2)) >= 11
+
+
 def test_saturation_of_a_recurrence_does_not_grow_with_its_steps():
     sizes = [
         sum(p.size for p in ll.saturate(unrolled("lstm-cell", steps)[2]).parts)
