@@ -104,7 +104,12 @@ def unrolled(kind: str, steps: int):
         return module, x, ll.capture(module, (x,))
 
 
-@pytest.mark.parametrize("kind", LOOPS)
+QUICK = ("lstm-cell-backwards", "rnn-cell", "lstm-of-two")
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in LOOPS]
+)
 def test_an_unrolled_recurrence_is_one_step(kind):
     _, x, hlir = unrolled(kind, 32)
     program = partition(hlir)
@@ -141,9 +146,9 @@ def test_saturation_of_a_recurrence_does_not_grow_with_its_steps():
 @pytest.mark.parametrize(
     "kind",
     [
-        "lstm-cell",
         "lstm-cell-backwards",
         "lstm",
+        pytest.param("lstm-cell", marks=pytest.mark.slow),
         pytest.param("lstm-of-two", marks=pytest.mark.slow),
     ],
 )
