@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from luminal_lab.codegen import places
+from luminal_lab.codegen import places, spreads
 from luminal_lab.codegen.block_bounds import loop_bounds
 from luminal_lab.codegen.block_schedule import LIMIT, Sides, sides
 from luminal_lab.codegen.body import Body, Stmt, identity
@@ -128,6 +128,7 @@ class _Lower:
         self.open: dict[str, str] = {}  # a started reduction -> its accumulator
         self.states: dict[tuple, _Online] = {}
         self.tops: dict[str, str] = {}  # a started search for a place -> its maximum so far
+        self.means: dict[str, tuple[str, str]] = {}  # started deviations -> mean and weight
 
     # ------------------------------------------------------------------------ the recursion
     def scope(
@@ -250,7 +251,7 @@ class _Lower:
         if s.kind == "online":
             return self._start_online(s)
         if s.kind == "carry":
-            return self._start_place(s)
+            return self._start_place(s) if places.is_place(s) else self._start_spread(s)
         lanes = ()
         if bound is not None and self._matrix(s.value, s) is None:
             lanes = self._lanes(s)
@@ -263,7 +264,7 @@ class _Lower:
         if s.kind == "online":
             return self._step_online(s)
         if s.kind == "carry":
-            return self._step_place(s)
+            return self._step_place(s) if places.is_place(s) else self._step_spread(s)
         dot = self._matrix(s.value, s) is not None
         return [Accumulate(self.open[s.name], _kind(s), s.value, dot=dot)]
 
@@ -272,7 +273,13 @@ class _Lower:
         acc = self.open.pop(s.name)
         if s.kind == "online":
             return self._end_online(s, acc)
-        if s.kind == "carry":
+        if spreads.is_spread(s):
+            self._local(s.name, s.axes, s.dtype)
+            weight = self.means[s.name][1]
+            return [
+                Assign(s.name, spreads.result(self._ref(acc), s.values[1], self._ref(weight)))
+            ]
+        if places.is_place(s):
             self._local(s.name, s.axes, s.dtype)
             return [Assign(s.name, places.positive(self._ref(acc), s.dtype))]
         if acc == s.name:
@@ -392,6 +399,52 @@ class _Lower:
             Assign(acc, update),
             Assign(m.attrs[0], best),
         ]
+
+    # ------------------------------------------------------------------------------- spreads
+    def _start_spread(self, s: Stmt) -> list[Node]:
+        """Open the state of squared deviations: their sum, the mean, and the weight so far."""
+        x, w = s.values
+        row, over = (x.free | w.free) - set(s.over), set(s.over)
+        self.open[s.name] = self._fresh("%v", row, s.dtype)
+        names = self._fresh("%e", row, s.dtype), self._fresh("%c", w.free - over, s.dtype)
+        self.means[s.name] = names
+        return [Init(name, 0.0) for name in (self.open[s.name], *names)]
+
+    def _step_spread(self, s: Stmt) -> list[Node]:
+        """One block: its mean and its deviations from that, merged into the state."""
+        (x, w), axis = s.values, s.over[0]
+        mean, count = (self._ref(n) for n in self.means[s.name])
+        spread = self._ref(self.open[s.name])
+        out: list[Node] = []
+        if not (x.op == "load" and x.attrs[0] in self.locals):
+            name = self._fresh("%x", x.free, x.dtype)
+            out.append(Assign(name, x))
+            x = self._ref(name)
+        row, alone = (x.free | w.free) - {axis}, w.free - {axis}
+        every = w if axis in w.free else spreads.everywhere(w, axis, self.body.extents)
+
+        def let(stem: str, value: Value, axes: frozenset[str]) -> Value:
+            name = self._fresh(stem, axes, s.dtype)
+            out.append(Assign(name, value))
+            return self._ref(name)
+
+        def total(stem: str, value: Value, axes: frozenset[str]) -> Value:
+            name = self._fresh(stem, axes, s.dtype)
+            out.extend((Init(name, 0.0), Accumulate(name, "add", value)))
+            return self._ref(name)
+
+        bw = total("%w", every, alone)
+        bm = let("%b", spreads.ratio(total("%t", spreads.weighted(x, w), row), bw), row)
+        bv = total("%u", spreads.deviation(x, w, spreads.negated(bm)), row)
+        part = let("%r", spreads.ratio(bw, op("add", count, bw)), alone)
+        by = let("%y", spreads.minus(bm, mean), row)
+        merged = spreads.merged(spread, bv, by, part, count)
+        out += [
+            Assign(spread.attrs[0], merged),
+            Assign(mean.attrs[0], op("add", mean, op("mul", by, part))),
+            Assign(count.attrs[0], op("add", count, bw)),
+        ]
+        return out
 
     # ------------------------------------------------------------------------------- locals
     def _size(self, axis: str) -> int:

@@ -38,7 +38,7 @@ class Stmt:
         dtype: Of the result.
         axes: The free axes of the result.
         over: The axes that it reduces.
-        op: `add` or `max` (`reduce`), `argmax` (`carry`).
+        op: `add` or `max` (`reduce`), `argmax` or `spread` (`carry`).
         index: Where it stores (`store`).
         after: Names of statements that must precede it though it does not read them.
         target: The local that it writes when that is not its own name (carried state).
@@ -243,7 +243,9 @@ def _simplify(values, buffers, extents) -> list[Value]:
 
 def _simple_carry(v: Value, args: tuple[Value, ...], n: Dim) -> Value:
     """A `carry` over a short axis, or of an x that does not depend on it."""
-    (_, axis), (x, p) = v.attrs, args
+    (kind, axis), (x, p) = v.attrs, args
+    if kind == "spread":
+        return _simple_spread(v, args, n)
     if n == 0:
         return const((1 << (p.dtype.bits - 1)) - 1, p.dtype)
     if n == 1 or (axis not in x.free and axis not in p.free):
@@ -253,6 +255,20 @@ def _simple_carry(v: Value, args: tuple[Value, ...], n: Dim) -> Value:
         most = Value("red", (terms.op("mul", minus, p),), ("max", axis), dtype=p.dtype)
         return terms.op("mul", minus, most)
     return terms.remake(v, args)
+
+
+def _simple_spread(v: Value, args: tuple[Value, ...], n: Dim) -> Value:
+    """Squared deviations over a short axis, or of an x that does not depend on it."""
+    (_, axis), (x, w) = v.attrs, args
+    if n == 0:
+        return const(0.0, v.dtype)
+    if axis in x.free and n != 1:
+        return terms.remake(v, args)
+    d = terms.op("add", x, terms.op("mul", const(-1.0, x.dtype), x))  # NaN where x is infinite
+    value = terms.op("mul", terms.op("mul", d, d), w)
+    if n == 1 or axis not in value.free:
+        return value
+    return Value("red", (value,), ("add", axis), dtype=v.dtype)
 
 
 def _level(s: Value, c: Value) -> Value:

@@ -24,6 +24,7 @@ from luminal_lab.codegen import (
     online,
     places,
     predicates,
+    spreads,
     staging,
     terms,
 )
@@ -459,6 +460,8 @@ class Lowering:
             stmts = online.whole(stmts, self)
         if any(places.is_place(s) for s in stmts):
             stmts = places.whole(stmts, self)
+        if any(spreads.is_spread(s) for s in stmts):
+            stmts = spreads.whole(stmts, self)
         out: list[Node] = []
         for s in stmts:
             if s.kind in ("set", "reduce"):

@@ -27,6 +27,8 @@ from luminal_lab.codegen import terms
 from luminal_lab.codegen.body import Stmt, identity
 from luminal_lab.codegen.places import State as PlaceState
 from luminal_lab.codegen.places import is_place, is_top
+from luminal_lab.codegen.spreads import State as SpreadState
+from luminal_lab.codegen.spreads import is_spread, total_of
 from luminal_lab.codegen.terms import const, op, ref
 from luminal_lab.codegen.tile import Init, Node
 from luminal_lab.egraph.values import Value
@@ -47,6 +49,8 @@ def carry(
     scores = {s.values[0]: s for s in part if s.kind == "online" and s.over == (axis,)}
     places = {s.value: None for s in part if is_place(s) and s.over == (axis,)}
     found: dict[Value, PlaceState] = {}
+    spreads = [s.values for s in part if is_spread(s) and s.over == (axis,)]
+    spread: dict[tuple[Value, ...], SpreadState] = {}
     for s in part:
         if axis not in s.over:
             inner.append(s)
@@ -76,6 +80,15 @@ def carry(
                 inits.append(Init(states[key].m, -math.inf))
                 inner += states[key].begin()
             inits.append(states[key].add(s, inner, after))
+        elif is_spread(s):
+            state = _spread(s.values, axis, low, spread, inits, inner)
+            after.append(state.result(s))
+        elif (pair := total_of(s, axis, spreads)) is not None:
+            state = _spread(pair, axis, low, spread, inits, inner)
+            low.declare(replace(s, over=()))
+            inits.append(Init(s.name, 0.0))
+            update = op("add", ref(s.name, sorted(s.axes), s.dtype), state.block_total())
+            inner.append(_set(s.name + ".next", update, s.axes, target=s.name))
         else:
             block = replace(s, name=low.fresh(s.name[1:] + ".block"))
             low.inherit(block.name, s.name)
@@ -87,7 +100,25 @@ def carry(
             inner += [block, _set(s.name + ".next", update, s.axes, target=s.name)]
     for state in (*states.values(), *found.values()):
         inner.append(state.last())
+    for carried in spread.values():
+        inner += carried.last()
     return inner, inits, after
+
+
+def _spread(
+    key: tuple[Value, ...],
+    axis: str,
+    low: Lowering,
+    known: dict[tuple[Value, ...], SpreadState],
+    inits: list[Node],
+    inner: list[Stmt],
+) -> SpreadState:
+    """The state of the squared deviations of (x, w), begun where it is new."""
+    if key not in known:
+        known[key] = SpreadState(*key, axis, low)
+        inits += known[key].inits()
+        inner += known[key].begin()
+    return known[key]
 
 
 def _set(name: str, value: Value, axes: frozenset[str], *, target: str = "", after=()) -> Stmt:

@@ -23,7 +23,7 @@ from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
 
-COLUMN_ROWS = 32  # rows of a block that is read twice, with the vector along its columns
+COLUMN_ROWS = 64  # rows of a block that is read twice, with the vector along its columns
 
 Keep = Literal["output", "scratch", "recompute"]
 
@@ -175,9 +175,11 @@ def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
         if s.kind in ("online", "carry"):
             axis = s.over[0]
             has_dot = any(axis in p.stmt.space for p in dots)
-            block = 128 if has_dot else 4096
+            block = 128 if has_dot else 4096 if s.kind == "online" else 16384
             if s.kind == "carry" and analysis.vector_axis(s, body) in s.axes:
                 block = COLUMN_ROWS
+            elif s.kind == "carry" and 8 * body.extents[axis] <= machine.l2:
+                continue  # what is read twice stays near
             seen.setdefault(axis, min(block, body.extents[axis]))
     return seen.items()
 

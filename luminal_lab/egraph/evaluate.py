@@ -374,7 +374,13 @@ def carried(
     at = order.index(axis)
     x, y = (align(value, own, order).movedim(at, -1) for value, own in args)
     x, y = (t.expand([*t.shape[:-1], extent]) for t in (x, y))
-    return apply.place_last(x, y)
+    return apply.place_last(x, y) if attrs[0] == "argmax" else spread_last(x, y)
+
+
+def spread_last(x: Tensor, w: Tensor) -> Tensor:
+    """The sum over the last dim of w*(x - m)**2, where m is the mean of x with weights w."""
+    mean = (w * x).sum(-1, keepdim=True) / w.sum(-1, keepdim=True)
+    return (w * (x - mean) ** 2).sum(-1)
 
 
 def online(

@@ -10,6 +10,7 @@ evaluates them.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _AXES = (*"ijk" * 4, "z")
 _PREFERRED = (*("f32",) * 8, "f64", "bf16", "f16", "i64", *("i32",) * 3, "u8", "bool")
 _NUMBERS = (1.0, -1.0, 0.0, 0.5, 2.0, -2.0, 3.0, float("inf"), float("-inf"), 1.001)
 _NEAR = re.compile(r"\(< \(abs \(- (\S+) ([\d.]+)\)\)")
+_MEAN = re.compile(r"\(< \(abs \(- (?:\(\* )+(\w+) .*\) ([-\d.]+)\)\)")
 _INTEGERS = (0, 1, 2, 3, -1, -2, 40_000, 60_000, 1 << 30)
 
 
@@ -187,6 +189,9 @@ class Instance:
                 self._equation(fact)
             elif fact.head == "<" and (found := _NEAR.match(str(fact))):
                 self.near[found[1]] = float(found[2])
+            elif fact.head == "<" and (found := _MEAN.match(str(fact))):  # times an extent
+                axes = self.rng.sample("ijk", str(fact).count("(to-f64 "))
+                self.near[found[1]] = float(found[2]) / math.prod(_POOL[a] for a in axes)
             elif fact.head in ("exactly", "!=") and str(fact.items[2])[0] == '"':
                 self._family(fact)
             elif self.lemmas.get(fact.head):
@@ -347,10 +352,11 @@ class Instance:
         elif head == "Red":
             types.unite(key, self._infer(args[2]))
         elif head == "Carry":
-            self._infer(args[2])
-            places = self._infer(args[3])
-            types.unite(key, places)
-            types.restrict(places, _INDEX)
+            x, y = self._infer(args[2]), self._infer(args[3])
+            types.unite(key, y)
+            if _literal(args[0]) == "spread":
+                types.unite(x, y)
+            types.restrict(y, _FLOATS if _literal(args[0]) == "spread" else _INDEX)
         elif head == "Online":
             for a in args[1:]:
                 types.unite(key, self._infer(a))

@@ -15,6 +15,7 @@ subterms.
 | `cast` | x | |
 | `red` | x | `("add" or "max", axis)` |
 | `carry` | x, y | `("argmax", axis)`: the least y over axis among those where x is greatest |
+| `carry` | x, y | `("spread", axis)`: sum over axis of y*(x - m)**2, m the mean of x under y |
 | `online` | s, c, w | `(axis,)`: sum over axis of exp2(c*(s - max over axis of s)) * w |
 """
 

@@ -105,7 +105,9 @@ def entry_name(kernel: Kernel, schedule: Any) -> str:
     return "_".join((*ordered, digest(text, repr(schedule.to_data()))[:8]))
 
 
-_ORDER = {name: k for k, name in enumerate(("online", "argmax", "sum", "max", *_TOLD[2:]))}
+_ORDER = {
+    name: k for k, name in enumerate(("online", "argmax", "spread", "sum", "max", *_TOLD[2:]))
+}
 
 
 @contextlib.contextmanager

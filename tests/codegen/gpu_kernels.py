@@ -385,6 +385,33 @@ def pooled_place(n: int = 60) -> Kernel:
     return one(arg_max("w", x, p), ("i",), {"x": ((n,), F32)}, (m,), i=m, w=3)
 
 
+def spread(axis: str, x: Value, w: Value) -> Value:
+    return Value("carry", (x, w), ("spread", axis), dtype=w.dtype)
+
+
+def variance(m: int = 20, n: int = 300) -> Kernel:
+    """The mean and the squared deviations of each row."""
+    x = load("x", "i", "j")
+    outs = {
+        "o": (spread("j", x, const(1.0)), ("i",)),
+        "mean": (mul(red("add", "j", x), const(1 / n)), ("i",)),
+    }
+    return kernel(outs, {"x": ((m, n), F32)}, {"o": (m,), "mean": (m,)}, i=m, j=n)
+
+
+def column_variance(m: int = 300, n: int = 70) -> Kernel:
+    """The squared deviations of exp2 of each column."""
+    x = exp2(load("x", "i", "j"))
+    return one(spread("i", x, const(1.0)), ("j",), {"x": ((m, n), F32)}, (n,), i=m, j=n)
+
+
+def weighted_variance(m: int = 20, n: int = 300) -> Kernel:
+    """Squared deviations from a mean under weights, some of which are 0."""
+    w = select(load("b", "i", "j", dtype=BOOL), load("w", "j"), const(0.0))
+    inputs = {"x": ((m, n), F32), "w": ((n,), F32), "b": ((m, n), BOOL)}
+    return one(spread("j", load("x", "i", "j"), mul(w, w)), ("i",), inputs, (m,), i=m, j=n)
+
+
 def two_outputs(m: int = 20, n: int = 300) -> Kernel:
     x = load("x", "i", "j")
     mean = mul(red("add", "j", x), const(1 / n))
@@ -460,6 +487,11 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "place_of_computed": place_of_computed,
     "place_in_all": place_in_all,
     "pooled_place": pooled_place,
+    "variance": variance,
+    "variance_long": lambda: variance(2, 9000),
+    "column_variance": column_variance,
+    "weighted_variance": weighted_variance,
+    "weighted_variance_long": lambda: weighted_variance(2, 9000),
 }
 
 

@@ -142,6 +142,18 @@ def place_in_columns(m: int, n: int, dtype: DType = F32, computed: bool = False)
     return kernel([("y", ("j",), arg_max("i", v, iota("i")))], {"i": m, "j": n}, bs)
 
 
+def deviations(m: int, n: int, axis: str, weighted: bool = False, dtype: DType = F32) -> Kernel:
+    """The squared deviations and the sum along `i` or `j`, the former with weights if asked."""
+    x, other = load("x", "i", "j", dtype=dtype), "ij".replace(axis, "")
+    size = {"i": m, "j": n}
+    w = load("w", axis, dtype=dtype) if weighted else const(1.0, dtype)
+    v = Value("carry", (x, w), ("spread", axis), dtype=dtype)
+    bs = [Buffer("x", (m, n), dtype), *(Buffer(b, (size[other],), dtype) for b in "yz")]
+    bs += [Buffer("w", (size[axis],), dtype)] if weighted else []
+    outs = [("y", (other,), v), ("z", (other,), red("add", axis, x))]
+    return kernel(outs, size, bs)
+
+
 def total(m: int, n: int) -> Kernel:
     v = red("add", "i", red("add", "j", load("x", "i", "j")))
     bs = [Buffer("x", (m, n), F32), Buffer("y", (), F32)]

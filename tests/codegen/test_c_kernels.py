@@ -58,6 +58,32 @@ def test_places_among_numbers_of_every_dtype(name: str):
         verified(K.place_in_columns(m, n, DTYPES[name]))
 
 
+def shifted(kernel, by: float) -> float:
+    """Deviations from a mean far from 0, under weights that are not negative."""
+    inputs = random_inputs(kernel)
+    inputs["x"] += by
+    if "w" in inputs:
+        inputs["w"].clamp_(min=0)
+    return check(kernel, inputs, Compiled(kernel)(inputs))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("axis", ["i", "j"])
+def test_deviations_from_a_mean_at_odd_sizes(axis: str, weighted: bool):
+    for m, n in (*SIZES, (700, 37), (3, 300_001)):
+        shifted(K.deviations(m, n, axis, weighted), 50.0)
+    shifted(K.deviations(33, 70, axis, weighted, DTYPES["f64"]), 1e5)
+
+
+def test_deviations_do_not_cancel():
+    """Of numbers near 10,000: the sum of squares less a squared mean would be noise."""
+    kernel = K.deviations(4000, 40, "i")
+    inputs = random_inputs(kernel)
+    inputs["x"] += 1e4
+    got, want = Compiled(kernel)(inputs)["y"], expected(kernel, inputs)["y"]
+    torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("m", [1, 2, 5, 12, 31, 33, 100, 137])
 @pytest.mark.parametrize("constant", [True, False])
 def test_linears_at_odd_sizes(m: int, constant: bool):
@@ -204,6 +230,13 @@ def test_the_first_of_equals_wins_and_nan_over_all():
     hostile(
         K.place_in_rows(2, 9000), x=set_at(((0, (17, 8000)), 99.0), ((1, (5000, 8999)), NAN))
     )
+
+
+def test_deviations_of_nan_and_infinity():
+    change = set_at((0, INF), ((1, 65), NAN), ((2, 3), -INF), (3, 5.0))
+    hostile(K.deviations(6, 70, "j"), x=change)
+    hostile(K.deviations(200, 70, "i"), x=change)
+    hostile(K.deviations(2, 300_000, "j"), x=set_at(((0, 7), INF), ((1, 299_999), NAN)))
 
 
 def test_online_with_masked_rows_and_blocks():

@@ -94,7 +94,17 @@ def checked(name: str, dtype: torch.dtype, size: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "name", ["causal", "grouped", "masked-rows", "decode", "rms-linear", "experts", "chosen"]
+    "name",
+    [
+        "causal",
+        "grouped",
+        "masked-rows",
+        "decode",
+        "rms-linear",
+        "experts",
+        "chosen",
+        "batch-norm",
+    ],
 )
 def test_200_random_candidates_agree(name, dtype):
     checked(name, dtype, "small")
@@ -118,7 +128,7 @@ def compiled(name: str, dtype: torch.dtype, size: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["window", "rms-linear", "chosen"])
+@pytest.mark.parametrize("name", ["window", "rms-linear", "chosen", "batch-norm"])
 def test_compiled_candidates_agree(name, dtype):
     compiled(name, dtype, "small", 3)
 

@@ -256,6 +256,19 @@ class ConvBlock(nn.Module):
         return F.relu(x + self.norm2(self.b(y)))
 
 
+class BatchNorms(nn.Module):
+    """Normalised by the batch's own statistics, over images and over their columns."""
+
+    def __init__(self, size: Size):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(size.e))
+
+    def forward(self, x):
+        """`(b, c, h, w)`."""
+        y = F.batch_norm(x, None, None, self.scale, training=True)
+        return y, torch.var_mean(y * y, (0, 3)), y.std(2)
+
+
 class Cells(nn.Module):
     """An LSTM cell and a GRU cell, written out."""
 
@@ -477,6 +490,7 @@ ZOO: Mapping[str, Callable[[Size], Made]] = {
     "experts": lambda z: (Experts(z), (z.draw(z.b, z.s, z.e),)),
     "chosen": lambda z: (Chosen(z), (z.draw(z.b, z.s, z.e),)),
     "conv": lambda z: (ConvBlock(z), (z.draw(z.b, z.e, z.s, z.t),)),
+    "batch-norm": lambda z: (BatchNorms(z), (z.draw(z.b, z.e, z.s, z.t),)),
     "cells": lambda z: (Cells(z), (z.draw(z.b, z.e), z.draw(z.b, z.f), z.draw(z.b, z.f))),
     "bag": lambda z: (
         Bag(z), (torch.arange(z.b * z.t).view(z.b, z.t) * 5 % 9, z.draw(z.b, z.t))
