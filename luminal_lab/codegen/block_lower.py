@@ -406,7 +406,7 @@ class _Lower:
         x, w = s.values
         row, over = (x.free | w.free) - set(s.over), set(s.over)
         self.open[s.name] = self._fresh("%v", row, s.dtype)
-        names = self._fresh("%e", row, s.dtype), self._fresh("%c", w.free - over, s.dtype)
+        names = self._fresh("%e", row, s.dtype), self._fresh("%k", w.free - over, s.dtype)
         self.means[s.name] = names
         return [Init(name, 0.0) for name in (self.open[s.name], *names)]
 
@@ -436,7 +436,7 @@ class _Lower:
         bw = total("%w", every, alone)
         bm = let("%b", spreads.ratio(total("%t", spreads.weighted(x, w), row), bw), row)
         bv = total("%u", spreads.deviation(x, w, spreads.negated(bm)), row)
-        part = let("%r", spreads.ratio(bw, op("add", count, bw)), alone)
+        part = let("%g", spreads.ratio(bw, op("add", count, bw)), alone)
         by = let("%y", spreads.minus(bm, mean), row)
         merged = spreads.merged(spread, bv, by, part, count)
         out += [

@@ -13,7 +13,8 @@ from luminal_lab.codegen import terms
 from luminal_lab.codegen.analysis import loads, points
 from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.codegen.rename import dot_sides
-from luminal_lab.codegen.terms import ref
+from luminal_lab.codegen.spreads import is_one, is_spread
+from luminal_lab.codegen.terms import const, op, ref
 from luminal_lab.hlir.index import Index
 from luminal_lab.search.machine import Machine
 
@@ -43,6 +44,9 @@ def split_reductions(body: Body, machine: Machine) -> Body:
         name = _unused(s.name + ".part", names)
         part = replace(s, name=name, values=values, axes=s.axes | {outer}, over=over)
         whole = [ref(name, sorted(part.axes), s.dtype)]
+        if is_spread(s):
+            stmts += _merged(s, part, size, names)
+            continue
         if s.kind == "carry":  # the part's maximum, and its place
             x = values[0]
             name, axes = _unused(s.name + ".top", names), x.free - {inner}
@@ -60,6 +64,8 @@ def _axis(s: Stmt, extents, symbolic: frozenset[str]) -> str | None:
     """
     if s.kind not in ("reduce", "carry") or points(s.space, extents) < WORTH:
         return None
+    if is_spread(s) and not is_one(s.values[1]):
+        return None
     if s.op == "add" and dot_sides(s.value, s.over) is not None:
         return None
     fixed = sorted(set(s.over) - symbolic)
@@ -74,6 +80,25 @@ def _count(n: int, machine: Machine) -> int:
     """Into how many equal parts: a divisor of n, a few per thread."""
     most = 16 * machine.threads
     return max((d for d in range(2 * machine.threads, most + 1) if n % d == 0), default=1)
+
+
+def _merged(s: Stmt, part: Stmt, size: int, names: set[str]) -> list[Stmt]:
+    """Deviations from the mean of all: those within each part, and those of their means."""
+    (outer,), dtype = part.axes - s.axes, s.dtype
+    total, within, between = (
+        _unused(s.name + end, names) for end in (".total", ".within", ".between")
+    )
+    deviations, summed = (ref(n, sorted(part.axes), dtype) for n in (part.name, total))
+    mean = op("mul", const(1.0 / size, dtype), summed)
+    of_parts, of_means = (ref(n, sorted(s.axes), dtype) for n in (within, between))
+    value = op("add", of_parts, op("mul", const(float(size), dtype), of_means))
+    return [
+        part,
+        replace(part, name=total, kind="reduce", op="add", values=part.values[:1]),
+        Stmt(within, "reduce", (deviations,), dtype, s.axes, (outer,), "add"),
+        replace(s, name=between, over=(outer,), values=(mean, s.values[1])),
+        Stmt(s.name, "set", (value,), dtype, s.axes),
+    ]
 
 
 def _unused(name: str, names: set[str]) -> str:
