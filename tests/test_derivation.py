@@ -28,7 +28,7 @@ def ops(kernel) -> list[Value]:
     """The reductions of a kernel, online ones included."""
     assert isinstance(kernel, Kernel)
     values = postorder(o.value for o in kernel.outputs)
-    return [v for v in values if v.op in ("red", "online")]
+    return [v for v in values if v.op in ("red", "carry", "online")]
 
 
 def naive(q, k, v):

@@ -157,3 +157,29 @@ def test_attention_inside_a_block_in_16_bits_is_one_kernel():
         assert online[0].buffers[online[0].writes()[0]].shape == (1, 8, 256, 64)
         seconds.append(sum(best.predicted[c.kernel] for c in best.calls))
     assert seconds[1] < 1.1 * seconds[0]
+
+
+def normalised(x):
+    return F.batch_norm(x, None, None, training=True)
+
+
+@pytest.mark.parametrize(
+    ("program", "shape"), [(lambda x: x.var(0), (30_000, 256)), (normalised, (64, 4, 128, 128))]
+)
+def test_deviations_from_a_mean_are_summed_in_one_pass(program, shape):
+    """Columns and channels that do not fit the cache are read once for mean and variance."""
+    torch.manual_seed(0)
+    x = torch.randn(shape) + 5
+    best, found = compiled(program, (x,))
+    assert len(best.calls) == 1
+    carried = [v for v in ops(best.kernels[0]) if v.op == "carry"]
+    assert {v.attrs[0] for v in carried} == {"spread"}
+    torch.testing.assert_close(found.double(), program(x.double()), rtol=1e-4, atol=1e-4)
+
+
+def test_the_place_of_a_computed_maximum_needs_no_other_kernel():
+    torch.manual_seed(0)
+    x = torch.randn(64, 1000)
+    best, found = compiled(lambda x: (x * 3 - x * x).argmax(-1), (x,))
+    assert [v.attrs[0] for k in best.kernels for v in ops(k)] == ["argmax"]
+    assert torch.equal(found, (x * 3 - x * x).argmax(-1))

@@ -60,6 +60,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[torch.Tensor, ...], Any]] = {
     "pointwise": (lambda x: F.gelu(x * 2) + 1, (X,), ({0: B, 1: S},)),
     "column sums": (lambda x: x.sum((0, 1)), (X,), ({0: B, 1: S},)),
     "softmax": (lambda x: torch.softmax(x, 1), (X,), ({0: B, 1: S},)),
+    "places": (lambda x: (x.argmax(1), (x * 3).min(2)[1]), (X,), ({0: B, 1: S},)),
     "linear": (nn.Linear(32, 40), (X,), ({0: B, 1: S},)),
     "product": (lambda x: x @ x.transpose(1, 2), (X,), ({0: B, 1: S},)),
     "attention": (Attention(), (X,), ({0: B, 1: S},)),
