@@ -69,7 +69,7 @@ class Stored:
         out: dict[str, Dim] = {}
         step: Dim = 1
         for n, i in zip(reversed(self.shape), reversed(self.index)):
-            if i.const or not i.is_affine:
+            if i.const != 0 or not i.is_affine:
                 return None
             for axis in sorted(i.axes):
                 out[axis] = out.get(axis, 0) + i.coef(axis) * step

@@ -158,3 +158,18 @@ def test_an_input_that_is_an_output() -> None:
     assert torch.equal(same, a)
     assert torch.equal(turned, a.flip(0))
     assert same.data_ptr() != a.data_ptr()
+
+
+def test_the_last_row_of_a_product_over_a_size_of_the_call() -> None:
+    """It is read at `s-1`, which is no number: no library product may be made of it."""
+    g = ll.Graph()
+    x, w = g.tensor("x", (2, g.dim("s", 1, 16, hint=8), 8)), g.weight("w", torch.randn(8, 8))
+    (x.relu() @ w)[:, -1].output("rows")
+    ((x[:, -1] + 1) @ w).output("row")
+    exe = ll.compile(g, budget=QUICK)
+    held = g.builder.weights["w"]
+    for n in (1, 5, 16):
+        a = torch.randn(2, n, 8)
+        rows, row = exe(a)
+        torch.testing.assert_close(rows, (a.relu() @ held)[:, -1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(row, (a[:, -1] + 1) @ held, rtol=1e-4, atol=1e-5)
