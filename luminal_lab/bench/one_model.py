@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from luminal_lab.egraph import EGraph
     from luminal_lab.search import Result
 
-OPTIONAL = ("stacking",)  # opt-in themes of laws that take part
+OPTIONAL = ("stacking", "winograd")  # opt-in themes of laws that take part
 ITERATIONS = 7  # of a saturation: later ones only reorder what there is
 PLAIN = ("fusion", "gemm", "layout")  # themes that say where a value is, not how it is computed
 ROWS = ("fusion", "gemm")  # of these, those that leave all tensors row-major

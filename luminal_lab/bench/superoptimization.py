@@ -6,9 +6,9 @@ measurement, and how fast the candidate is that they find, against
 - **no algebra**: the same pipeline with those rules alone that say where a value is computed,
   stored and how it lies, never how it is computed: fusion, library products, and layouts
   (`rules/fusion.egg`, `gemm.egg`, `layout.egg`). Everything else is algebra: laws of sums and
-  products, of choices, casts, reductions, online reductions, and products that share an
-  operand. Computing ahead of time what depends on weights alone belongs to the pipeline, and
-  helps both.
+  products, of choices, casts, reductions, online reductions, products that share an operand,
+  and convolutions by fewer multiplications. Computing ahead of time what depends on weights
+  alone belongs to the pipeline, and helps both.
 - **no laws**: the same without layouts, so that tensors lie row-major. This is how much the
   laws of the e-graph give in all, algebra or not.
 - **torch.compile** with its defaults, and **eager** PyTorch.

@@ -46,9 +46,12 @@ def loads(s: Stmt) -> list[Value]:
 
 
 def scalar_axes(s: Stmt) -> frozenset[str]:
-    """Axes of a scatter that cannot be vectors: points meet there, or go where data say."""
+    """Axes of a store that cannot be vectors.
+
+    Points of a scatter meet there, or go where data say; a guard decides there.
+    """
     if not s.scatter:
-        return frozenset()
+        return frozenset().union(*(g.axes for g in s.guard))
     return frozenset(s.ordered).union(*(v.free for v in s.values[1:]))
 
 

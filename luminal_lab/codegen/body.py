@@ -13,11 +13,12 @@ first; a statement reads another one's result as a load of the local `%name`. Be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.rename import alpha_rename
+from luminal_lab.codegen.tables import Written, chosen, has_tables, written_out
 from luminal_lab.codegen.terms import const, ref, tuned
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Value, postorder
 from luminal_lab.errors import ScheduleError
@@ -46,6 +47,7 @@ class Stmt:
         scatter: `set` or `add` for a store whose points may meet at one place.
         ordered: The axes along which they may, outermost first: loops over these keep their
             order and run on one thread.
+        guard: Expressions that must be >= 0 for a store to happen.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Stmt:
     layout: tuple[tuple[str, int], ...] = ()
     scatter: str = ""
     ordered: tuple[str, ...] = ()
+    guard: tuple[Index, ...] = ()
 
     @property
     def value(self) -> Value:
@@ -118,18 +121,59 @@ class Body:
         return tuple(s for s in self.stmts if s.kind == "store")
 
 
-def statements(kernel: Kernel) -> Body:
-    """The statements of a kernel, arguments before users."""
+def statements(kernel: Kernel, write_out: bool = True) -> Body:
+    """The statements of a kernel, arguments before users.
+
+    Arguments:
+        kernel: What to compute.
+        write_out: Whether to write out what is made of tables (see `tables.py`).
+    """
     extents = dict(kernel.extents)
     values = list(kernel.values())
     values = _simplify(values, kernel.buffers, extents)
-    values = alpha_rename(values, [frozenset(o.axes) for o in kernel.outputs], extents)
+    if has_tables(values):
+        return _with_tables(kernel, values, extents, write_out)
+    return _statements(kernel, values, extents, [None] * len(kernel.outputs))
+
+
+def _with_tables(
+    kernel: Kernel, values: list[Value], extents: dict[str, Dim], write_out: bool
+) -> Body:
+    """The statements of a kernel some of whose values are tables."""
+    parts = written_out(kernel.outputs, values, extents) if write_out else None
+    if parts is None:
+        return _statements(kernel, chosen(values), extents, [None] * len(kernel.outputs))
+    return _statements(kernel, [w.value for some in parts for w in some], extents, parts)
+
+
+def _statements(
+    kernel: Kernel,
+    values: list[Value],
+    extents: dict[str, Dim],
+    parts: Sequence[Sequence[Written] | None],
+) -> Body:
+    """The statements of a kernel's values: of its outputs, or of the parts of these."""
+    if all(p is None for p in parts):
+        axes = [frozenset(o.axes) for o in kernel.outputs]
+    else:
+        axes = [w.value.free for some in parts for w in some or ()]
+    values = alpha_rename(values, axes, extents)
     stmts = _cut(values)
     unit = {a: Index.num(0) for a, n in extents.items() if n == 1}
     left = iter(stmts[1])
-    for out in kernel.outputs:
+    for out, some in zip(kernel.outputs, parts):
         buffer = kernel.buffers[out.buffer]
         index = terms.flat_index(buffer, out.index).substitute(unit, extents)
+        if some is not None:
+            for w in some:
+                value, at = (
+                    next(left),
+                    index.substitute(w.by, extents).substitute(unit, extents),
+                )
+                guard = tuple(g.substitute(unit, extents) for g in w.guard)
+                s = Stmt(out.buffer, "store", (value,), value.dtype, at.axes | value.free)
+                stmts[0].append(replace(s, index=at, guard=guard))
+            continue
         mine = tuple(next(left) for _ in out.values)
         if not buffer.numel or not all(extents[a] for a in out.axes):
             continue
@@ -336,6 +380,7 @@ def _indices(body: Body):
     for s in body.stmts:
         if s.index is not None:
             yield s.index
+        yield from s.guard
         for v in postorder(s.values):
             if v.op == "iota":
                 yield v.attrs[0]
@@ -405,6 +450,7 @@ def _merge(body: Body, a: str, b: str) -> Body:
                 axes=frozenset(fused(s.axes)),
                 over=tuple(fused(s.over)),
                 index=s.index and s.index.substitute(by, extents),
+                guard=tuple(g.substitute(by, extents) for g in s.guard),
             )
         )
     return replace(body, stmts=tuple(stmts), extents=extents)

@@ -336,9 +336,22 @@ class StatementPrinter:
                     isinstance(a, str) or p.vector not in a.inner.axes for a, _ in s.index.terms
                 )
             )
+            if s.guard:
+                e = self._named(e)
+                holds = [f"{printer.index(g, p)} >= 0" for g in s.guard]
+                self.open(f"if ({' && '.join(holds)})")
             self._put(buffer.dtype.name, self.names.memory(s.buffer), e, p, printer,
                       lambda q="", p=p: printer.index(s.index, p, lane=q),
                       p.vector in s.index.axes, unit, "nt" if s.stream else "st")  # fmt: skip
+            if s.guard:
+                self.close()
+
+    def _named(self, e: Expr) -> Expr:
+        """An expression as a variable."""
+        name = self.fresh()
+        scalar, vector = TYPES[e.type]
+        self.emit(f"{vector if e.vector else scalar} {name} = {e.code};")
+        return Expr(name, e.type, e.vector)
 
     def _combine(
         self, op: str, t: str, a: Expr, b: Expr, vector: bool, printer: ValuePrinter

@@ -495,4 +495,4 @@ class Lowering:
         step = scope.step(vector, self.extents) if vector else 1
         innermost = scope.path[-1][0] if scope.path else ""
         stream = s.name in self.streamed and whole_lines(s, vector, step, innermost)
-        return Store(s.name, s.index, s.value, vector, s.scatter, s.values[1:], stream)
+        return Store(s.name, s.index, s.value, vector, s.scatter, s.values[1:], stream, s.guard)

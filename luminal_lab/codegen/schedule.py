@@ -80,7 +80,7 @@ class Schedule:
 
 @lru_cache(maxsize=256)
 def _cached_body(key: _Key) -> Body:
-    return statements(key.kernel)
+    return statements(key.kernel, key.write_out)
 
 
 def check(schedule: Schedule, body: Body, machine: Machine) -> None:
@@ -120,24 +120,26 @@ def check(schedule: Schedule, body: Body, machine: Machine) -> None:
 class _Key:
     """A kernel as a cache key: kernels hold mappings, so they are compared by identity."""
 
-    def __init__(self, kernel: Kernel):
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, write_out: bool):
+        self.kernel, self.write_out = kernel, write_out
 
     def __hash__(self) -> int:
-        return hash(id(self.kernel))
+        return hash((id(self.kernel), self.write_out))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and other.kernel is self.kernel
+        if not isinstance(other, _Key):
+            return False
+        return other.kernel is self.kernel and other.write_out == self.write_out
 
 
-def body_of(kernel: Kernel) -> Body:
-    """The statements of a kernel, cached."""
-    return _cached_body(_Key(kernel))
+def body_of(kernel: Kernel, write_out: bool = False) -> Body:
+    """The statements of a kernel, cached; see `statements`."""
+    return _cached_body(_Key(kernel, write_out))
 
 
 def simd_body(kernel: Kernel, machine: Machine) -> Body:
     """The statements that a `simd` program computes."""
-    return split_reductions(body_of(kernel), machine)
+    return split_reductions(body_of(kernel, True), machine)
 
 
 def default_schedule(

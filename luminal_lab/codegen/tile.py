@@ -206,7 +206,8 @@ class Store:
     """`buffer[index] = value`; the index is a flat element offset.
 
     A `scatter` (`set` or `add`) stores at an index with the values `at` for `@0…`, and does
-    nothing where that is outside of the buffer. `stream` is a hint: see the module's text.
+    nothing where that is outside of the buffer. `stream` is a hint: see the module's text. It
+    happens where all of `guard` is >= 0; the vector axis is none of the guard's.
     """
 
     buffer: str
@@ -216,6 +217,7 @@ class Store:
     scatter: str = ""
     at: tuple[Value, ...] = ()
     stream: bool = False
+    guard: tuple[Index, ...] = ()
 
 
 Statement = Init | Assign | Accumulate | Fold | Store

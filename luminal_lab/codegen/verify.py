@@ -113,7 +113,9 @@ class _Checker:
         if isinstance(node, Store):
             self.stored.add(node.buffer)
             if not node.scatter:
-                self.inside(node, node.buffer, node.index)
+                self.inside(node, node.buffer, node.index, node.guard)
+                if any(node.vector in g.axes for g in node.guard):
+                    self.fail(node, "a guard differs between the lanes of a vector")
             axes = node.index.axes | node.value.free
         else:
             axes = self.local(node, path) | (value.free if value is not None else frozenset())
@@ -138,10 +140,16 @@ class _Checker:
             self.fail(node, f"{name} is read before it is written")
         self.covered(node, name, path)
 
-    def inside(self, node: Statement, name: str, index: Index) -> None:
-        """An offset within its buffer."""
+    def inside(
+        self, node: Statement, name: str, index: Index, guard: tuple[Index, ...] = ()
+    ) -> None:
+        """An offset within its buffer, where all of `guard` is >= 0."""
         n = span(self.program.buffers[name])
         extents = {a: self.program.extents[a] for a in index.axes}
+        for g in guard:
+            axis, coef = g.terms[0] if len(g.terms) == 1 else ("", 0)
+            if axis in extents and isinstance(coef, int) and coef < 0:
+                extents[axis] = smallest(extents[axis], g.const // -coef + 1)
         if any(e == 0 for e in extents.values()):
             return
         lo, hi = index.bounds(extents)

@@ -34,6 +34,7 @@ from luminal_lab.egraph.steps import (
     role_axes,
     steps_of,
 )
+from luminal_lab.egraph.tiles import SIZES, TAPS, Tiles, listings, sliding
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.graph import Hlir
 from luminal_lab.hlir.index import Index
@@ -130,6 +131,7 @@ class Encoding:
         counts: For the report.
         weights: The inputs whose contents are known when a program is built.
         calls: The Custom nodes, as rules see them.
+        tiles: Values that slide along axes, and the same by tiles.
     """
 
     values: tuple[Term, ...]
@@ -142,19 +144,23 @@ class Encoding:
     counts: Counts
     weights: frozenset[str] = frozenset()
     calls: tuple[Call, ...] = ()
+    tiles: tuple[Tiles, ...] = ()
 
 
-def encode(hlir: Hlir, max_copies: int = 4000) -> Encoding:
+def encode(hlir: Hlir, max_copies: int = 4000, tiles: bool = False) -> Encoding:
     """Encode a region.
 
     Arguments:
         hlir: The region.
         max_copies: No more renamed copies than that are made; the rest is counted as skipped.
+        tiles: Whether to encode what is seen through windows by tiles, too.
     """
     steps, outputs = steps_of(hlir)
     encoder = _Encoder(steps, name_atoms(steps), max_copies)
     for s in range(len(steps)):
         encoder.define(s)
+    for s in range(len(steps)) if tiles else ():
+        encoder.tile(s)
     encoder.make_copies()
     mutated = {out.mutates for out in hlir.outputs}
     weights = frozenset(
@@ -191,6 +197,7 @@ class _Encoder:
     counts: dict[str, int] = field(default_factory=dict)
     divmods: set[int] = field(default_factory=set)
     calls: list[Call] = field(default_factory=list)
+    tiles: list[Tiles] = field(default_factory=list)
 
     # ------------------------------------------------------------------ terms
 
@@ -473,6 +480,63 @@ class _Encoder:
             self.queue.append((s, index, load, self.depth))
         return load
 
+    # ------------------------------------------------------------------ tiles
+
+    def tile(self, s: int) -> None:
+        """What one operand of a product is along two windows, tile by tile."""
+        step = self.steps[s]
+        if family(step.op) != "binary" or len(self.access[s]) != 2:
+            return
+        axes = [
+            frozenset().union(*(i.axes for i in (*a.view.index, *a.view.guard)))
+            for a in self.access[s]
+        ]
+        for (slides, read), other in zip(zip(self.access[s], axes), reversed(axes)):
+            both = (*slides.view.index, *slides.view.guard)
+            found = sliding(both, other, self.extents)
+            if len(found) != 2 or found[0].place.axes & found[1].place.axes:
+                continue
+            taps = (found[0].tap, found[1].tap)
+            if not frozenset(taps) < self._summed(s) & read & other:
+                continue  # nothing is summed beside the taps
+            places = found[0].place.axes | found[1].place.axes
+            lists = listings(read, other, frozenset(taps), places)
+            ends = [
+                Index.num(w.extent + TAPS - 2) - w.place - Index.axis(w.tap)
+                for w in found
+                if not any(i.coef(w.tap) == -1 for i in slides.view.guard)
+            ]  # the last tile may reach beyond what the window does
+            tiled = replace(
+                slides, view=replace(slides.view, guard=(*slides.view.guard, *ends))
+            )
+            for size in SIZES:
+                by: dict[str, Index] = {}
+                tiles, inside = (
+                    [f"{w.unit}.{size}" for w in found],
+                    [f"{t}.{size}" for t in taps],
+                )
+                for w, t, k in zip(found, tiles, inside):
+                    self.extents[t] = -(-w.extent // size)
+                    self.extents[k] = size + TAPS - 1
+                    by |= dict.fromkeys(w.place.axes, Index.num(0))
+                    by |= {w.unit: Index.axis(t) * size, w.tap: Index.axis(k)}
+                self.tiles.append(
+                    Tiles(self._read(slides, {}), self._read(tiled, by), size,
+                          (found[0].place, found[1].place), taps, (tiles[0], tiles[1]),
+                          (inside[0], inside[1]), lists)
+                )  # fmt: skip
+
+    def _summed(self, s: int) -> frozenset[str]:
+        """The axes that sums over a step reduce, one after another."""
+        out: set[str] = set()
+        above = {s}
+        for t in range(s + 1, len(self.steps)):
+            step = self.steps[t]
+            if step.reduces and step.reads[0].step in above:
+                out |= {name for name, _ in self.atoms.names[t, "r"]}
+                above.add(t)
+        return frozenset(out)
+
     # ------------------------------------------------------------------ renamed copies
 
     def make_copies(self) -> None:
@@ -518,6 +582,7 @@ class _Encoder:
             tuple((name, self.tensor_of[s]) for name, s in outputs),
             counts,
             calls=tuple(self.calls),
+            tiles=tuple(self.tiles),
         )
 
 

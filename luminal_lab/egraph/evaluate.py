@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.steps import is_gathered
-from luminal_lab.egraph.values import BINDERS, Value
+from luminal_lab.egraph.values import BINDERS, Value, numbers_of
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
@@ -274,6 +274,9 @@ def pointwise(
         return (
             rounded.to(getattr(torch, dtype.torch_name)).to(held) if _rounds(dtype) else rounded
         )
+    if op == "table":
+        numbers = torch.tensor(numbers_of(attrs[0]), dtype=held)
+        return numbers[args[0].clamp(0, len(numbers) - 1)]
     if op == "select":
         return torch.where(*args)
     return _REFERENCE[op](*args)

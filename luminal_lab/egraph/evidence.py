@@ -106,7 +106,7 @@ def evidence(egraph: EGraph, region: int) -> Evidence:
 def _evidence(egraph: EGraph, region: int) -> Evidence:
     part = egraph.parts[region]
     book = book_of(egraph)
-    encoding = encode(part.hlir, egraph.limits.copies)
+    encoding = encode(part.hlir, egraph.limits.copies, "tiles" in book.wanted)
     done = part.report.iterations[-1].number
     limits = replace(egraph.limits, iterations=done)
     with Child() as child:

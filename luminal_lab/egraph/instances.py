@@ -20,6 +20,7 @@ from typing import Any, TypeGuard
 from luminal_lab.egraph.encode import Counts, Encoding, Tensor, Term
 from luminal_lab.egraph.language import SIGNATURES, holds
 from luminal_lab.egraph.sexpr import Atom, Expr, Form, List
+from luminal_lab.egraph.tiles import SIZES, Tiles
 from luminal_lab.errors import RuleError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
@@ -27,6 +28,12 @@ from luminal_lab.hlir.ops import BINARY, OPS, UNARY
 
 _POOL = {"i": 2, "j": 3, "k": 4, "z": 0}  # axes and their extents
 _AXES = (*"ijk" * 4, "z")
+# Axes of windows: places g and h, taps e and f, and both by tiles of each size.
+_WINDOWS = {"g": 4, "h": 5, "e": 3, "f": 3}
+_TILED = {
+    f"{a}.{m}": m + 2 if n == 3 else -(-n // m) for a, n in _WINDOWS.items() for m in SIZES
+}
+_EXTENTS = {**_POOL, **_WINDOWS, **_TILED}
 _PREFERRED = (*("f32",) * 8, "f64", "bf16", "f16", "i64", *("i32",) * 3, "u8", "bool")
 _NUMBERS = (1.0, -1.0, 0.0, 0.5, 2.0, -2.0, 3.0, float("inf"), float("-inf"), 1.001)
 _NEAR = re.compile(r"\(< \(abs \(- (\S+) ([\d.]+)\)\)")
@@ -114,15 +121,18 @@ class Terms:
     free: list[frozenset[str]] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
     divides: bool = False  # integers must not be 0: they may be divisors
+    tiles: list[Tiles] = field(default_factory=list)
 
     def encoding(self) -> Encoding:
         """All of them, to be loaded."""
         values, tensors = tuple(self.values), tuple(self.tensors)
         inputs = (t.term.attrs[0] for t in tensors if t.term.op == "Input")
         weights = frozenset(name for name in inputs if name.startswith("w"))
+        extents = _EXTENTS if self.tiles else _POOL
         return Encoding(
-            values, tensors, (), self.indices, dict(_POOL), {}, (), Counts(), weights
-        )
+            values, tensors, (), self.indices, dict(extents), {}, (), Counts(), weights,
+            tiles=tuple(self.tiles),
+        )  # fmt: skip
 
     def buffers(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each input."""
@@ -160,6 +170,9 @@ class Instance:
         self.marked = False  # whether the rule tells weights from what varies
         self.values, self.tensors, self.indices = terms.values, terms.tensors, terms.indices
         self.free, self.dtypes = terms.free, terms.dtypes
+        self.tiles = terms.tiles
+        self.sliding: tuple[str, str, int] | None = None  # variables for a value, by tiles; m
+        self.sums = 0  # axes that a product of such a value is still to be summed over
         self.bound: dict[str, Any] = {}
         # Axes of the tensors in the order of their loads, so that products of matrices occur.
         self.matrices = ["ik", "jk", "j"] if rng.random() < 0.6 else []
@@ -194,6 +207,8 @@ class Instance:
                 self.near[found[1]] = float(found[2]) / math.prod(_POOL[a] for a in axes)
             elif fact.head in ("exactly", "!=") and str(fact.items[2])[0] == '"':
                 self._family(fact)
+            elif fact.head == "tiles":
+                self._slide(fact)
             elif self.lemmas.get(fact.head):
                 choices = self.lemmas[fact.head]
                 lemma = choices[0] if depth > 2 else self.rng.choice(choices)
@@ -201,7 +216,53 @@ class Instance:
                     self.alike and not depth
                 ):  # a relation that is asked for twice has one reason
                     lemma = self.reasons.setdefault(fact.head, lemma)
+                if self.sliding:
+                    lemma = self._nested(choices, fact.head) or lemma
                 self._expand(self._apply(lemma, fact), depth + 1)
+
+    def _slide(self, fact: List) -> None:
+        """Name the axes of a value that is seen through windows, and of the same by tiles."""
+        slides, tiled, size, *names = map(str, fact.items[1:])
+        m = int(size) if size.isdigit() else self.bound.setdefault(size, self.rng.choice(SIZES))
+        self.types.unite(f"v:{self._find(slides)}", f"v:{self._find(tiled)}")
+        self.sliding = (slides, tiled, m)
+        known = ("g", "h", "e", "f", *(f"{a}.{m}" for a in "ghef"))
+        self.bound.update(zip(names, known))
+        self.summed = self.rng.sample(["e", "f", "j"], 3)
+        self.sums = self.rng.choice((2, 3, 3, 3))
+
+    def _nested(self, lemmas: Sequence[Form], head: str) -> Form | None:
+        """A reason that asks for the same relation again, for sums over several axes."""
+        again = [m for m in lemmas if any(f.head == head for f in facts_of(m))]
+        self.sums -= bool(again)
+        if again and self.sums > 0:
+            return again[0]
+        return next((m for m in lemmas if m not in again), None)
+
+    def _slid(self) -> None:
+        """The two values: loads of one tensor."""
+        assert self.sliding is not None
+        slides, tiled, m = self.sliding
+        channels = ["i", "j"] if self.rng.random() < 0.5 else ["j"]
+        sizes = [_WINDOWS["g"] + 2, _WINDOWS["h"] + 2]
+        dtype = self._dtype(f"v:{self._find(slides)}")
+        term = Term("Input", (), (f"x{len(self.tensors)}",))
+        shape = (*(_POOL[a] for a in channels), *sizes)
+        self.tensors.append(Tensor(term, shape, DTYPES[dtype]))
+        t = len(self.tensors) - 1
+        for name, places in (
+            (slides, [Index.parse("g + e"), Index.parse("h + f")]),
+            (tiled, [Index.parse(f"{m}*{p}.{m} + {r}.{m}") for p, r in ("ge", "hf")]),
+        ):
+            index = (*map(Index.axis, channels), *places)
+            text = ", ".join(map(str, index))
+            self.indices[text] = index
+            load = Term("Load", (t,), (text,))
+            self.bound[self._find(name)] = self._value(load, self._axes(text), dtype)
+        lists = [c for n in range(1, 5) for c in itertools.combinations("ghijk", n)]
+        slid, by_tiles = (self.bound[self._find(name)] for name in (slides, tiled))
+        axes = ("e", "f"), (f"g.{m}", f"h.{m}"), (f"e.{m}", f"f.{m}"), tuple(lists)
+        self.tiles.append(Tiles(slid, by_tiles, m, (Index.axis("g"), Index.axis("h")), *axes))
 
     def _family(self, fact: List) -> None:
         """Take a dtype from those that `(exactly d "f32")` or `(!= d "f32")` leave."""
@@ -393,6 +454,8 @@ class Instance:
         if not _is_variable(term):
             return _literal(term)
         name = self._find(term.text)
+        if name not in self.bound and self.sliding and term.text in self.sliding[:2]:
+            self._slid()
         if name not in self.bound:
             if name in self.equations:
                 self.bound[name] = self._build(self.equations[name])
@@ -408,7 +471,7 @@ class Instance:
                     [n for n in _INTEGERS if n or not self.divides]
                 )
             elif sort == "axis":
-                matrices = self.matrices and self.rng.random() < 0.7
+                matrices = self.sliding or (self.matrices and self.rng.random() < 0.7)
                 summed = self.summed.pop(0) if matrices and self.summed else ""
                 self.bound[name] = summed or self.rng.choice(_AXES)
             elif sort == "Ix":
@@ -500,6 +563,10 @@ class Instance:
         return text
 
     def _random_axes(self, at_least: frozenset[str] = frozenset()) -> list[str]:
+        if self.sliding:  # of weights: mostly those that suit
+            likely = {"e": 0.9, "f": 0.9, "j": 0.95, "k": 0.7, "g": 0.1, "h": 0.1}
+            axes = [a for a, share in likely.items() if self.rng.random() < share]
+            return self.rng.sample(axes, len(axes))
         pool = sorted({*at_least, *(a for a in "ijk" if self.rng.random() < 0.5)})
         if "z" not in pool and self.rng.random() < 0.03:
             pool.append("z")
@@ -507,7 +574,7 @@ class Instance:
         return pool
 
     def _input(self, axes: Sequence[str], dtype: str, varies: bool = True) -> int:
-        shape = tuple(_POOL[a] for a in axes)
+        shape = tuple(_EXTENTS[a] for a in axes)
         term = Term("Input", (), (f"{'x' if varies else 'w'}{len(self.tensors)}",))
         self.tensors.append(Tensor(term, shape, DTYPES[dtype]))
         return len(self.tensors) - 1

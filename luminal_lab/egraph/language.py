@@ -31,6 +31,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "NegZero": Signature(("String",), "V"),
     "Int": Signature(("i64", "String"), "V"),
     "Iota": Signature(("Ix", "String"), "V"),
+    "Table": Signature(("Numbers", "V", "String"), "V"),
     "Cast": Signature(("V", "String"), "V"),
     "Select": Signature(("V", "V", "V"), "V"),
     "Red": Signature(("String", "String", "V"), "V"),

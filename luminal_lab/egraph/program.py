@@ -9,13 +9,13 @@ from typing import Any
 from luminal_lab.egraph.encode import Encoding, Term
 from luminal_lab.egraph.language import MEMORY, WEIGHTS
 from luminal_lab.egraph.steps import is_gathered
+from luminal_lab.egraph.tiles import facts
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, bounds
 
 # Facts about index maps and tensors that are loaded only for rules that read them.
-ON_DEMAND = frozenset(
-    {"lead", "last", "width", "box", "order", "calls", "reads", "stored-at", "roles", "numbers"}
-)
+_OF_INDICES = ("lead", "last", "width", "box", "order", "tiles")
+ON_DEMAND = frozenset((*_OF_INDICES, "calls", "reads", "stored-at", "roles", "numbers"))
 
 
 def commands(encoding: Encoding, wanted: frozenset[str] = ON_DEMAND) -> list[str]:
@@ -54,6 +54,8 @@ def _commands(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
     yield from _calls(encoding, wanted)
     for a, b in encoding.unions:
         yield f"(union (nid {a}) (nid {b}))"
+    if "tiles" in wanted:
+        yield from facts(encoding.tiles)
 
 
 def _calls(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from luminal_lab.egraph.library import (
 from luminal_lab.egraph.planes import plane_axes, planes_outermost
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
-from luminal_lab.egraph.values import BINDERS
+from luminal_lab.egraph.values import BINDERS, numbers_text
 from luminal_lab.errors import RuleError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
@@ -108,6 +108,8 @@ class _Reader:
                 return "const", (), (bool(args[0]) if args[1] == "bool" else args[0],)
             case "Iota":
                 return "iota", (), (self.affine[args[0]],)
+            case "Table":
+                return "table", (args[1],), (numbers_text(args[0]),)
             case "Cast":
                 return "cast", (args[0],), ()
             case "Red":

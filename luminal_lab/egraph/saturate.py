@@ -77,7 +77,7 @@ def _saturate(
         spent: list[float] = []
         for region in program.regions:
             start = time.perf_counter()
-            encodings.append(encode(region.hlir, limits.copies))
+            encodings.append(encode(region.hlir, limits.copies, "tiles" in rulebook.wanted))
             spent.append(time.perf_counter() - start)
         encoded = time.perf_counter()
         results = child.run(

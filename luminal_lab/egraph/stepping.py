@@ -224,7 +224,10 @@ class Stepping(Iterator[Step]):
         began = time.perf_counter()
         regions = self.program.regions
         with Child() as child:
-            encodings = [encode(r.hlir, self.limits.copies) for r in regions]
+            encodings = [
+                encode(r.hlir, self.limits.copies, "tiles" in self.rulebook.wanted)
+                for r in regions
+            ]
             encoded = time.perf_counter()
             parts: list[Part] = []
             seconds = {"regions": 0.0, "encode": encoded - began, "saturate": 0.0, "read": 0.0}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.language import SIGNATURES
-from luminal_lab.egraph.values import Value
+from luminal_lab.egraph.values import Value, numbers_text
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.dtypes import DTYPES
 from luminal_lab.hlir.index import Index
@@ -79,7 +79,7 @@ def _spell(a: Any, depth: int | None) -> str:
     if isinstance(a, Term):
         return a.text(depth)
     if isinstance(a, tuple):
-        return f"(vec-of {' '.join(x.text(depth) for x in a)})"
+        return f"(vec-of {' '.join(_spell(x, depth) for x in a)})"
     if isinstance(a, frozenset):
         return f"(set-of {' '.join(sorted(map(repr, a)))})"
     return f'"{a}"' if isinstance(a, str) else str(a)
@@ -115,7 +115,7 @@ def rebuilt(
     def new(a: Any) -> Any:
         if isinstance(a, Term):
             return done[a]
-        return tuple(done[x] for x in a) if isinstance(a, tuple) else a
+        return tuple(map(new, a)) if isinstance(a, tuple) else a
 
     for term in subterms([root]):
         if term not in done:
@@ -194,6 +194,8 @@ def _value(
             return made("const", (), (number,))
         case "Iota":
             return made("iota", (), (index_of(args[0], extents),))
+        case "Table":
+            return made("table", args[1:2], (numbers_text(args[0]),))
         case "Cast":
             return made("cast", args[:1])
         case "Red" | "Carry":

@@ -12,6 +12,7 @@ subterms.
 | `load` | values of the axes `@0…`, usually none | `(buffer name, (Index, …))` |
 | unary / binary op of the op table, lower case | 1 / 2 | |
 | `select` | condition, a, b | |
+| `table` | an integer | `("1.0,-1.0",)`: the number at that place |
 | `cast` | x | |
 | `red` | x | `("add" or "max", axis)` |
 | `carry` | x, y | `("argmax", axis)`: the least y over axis among those where x is greatest |
@@ -71,6 +72,20 @@ class Value:
     def __repr__(self) -> str:
         inner = " ".join([*map(str, self.attrs), *map(repr, self.args)])
         return f"({self.op} {inner})"
+
+
+def numbers_text(numbers: Iterable[float]) -> str:
+    """The attribute of a `table`: its numbers, as text.
+
+    >>> numbers_text((1, -0.5)), numbers_of("1.0,-0.5")
+    ('1.0,-0.5', (1.0, -0.5))
+    """
+    return ",".join(repr(float(x)) for x in numbers)
+
+
+def numbers_of(text: str) -> tuple[float, ...]:
+    """The numbers of a `table`."""
+    return tuple(map(float, text.split(",")))
 
 
 def _same_attrs(a: tuple, b: tuple) -> bool:

@@ -63,7 +63,7 @@ class Witness:
     def __init__(self, egraph: EGraph, region: int):
         self.part = part = egraph.parts[region]
         rules = programme_of(egraph)
-        self.encoding = encode(part.hlir, egraph.limits.copies)
+        self.encoding = encode(part.hlir, egraph.limits.copies, "tiles" in rules.wanted)
         self.replay = Replay(rules, commands(self.encoding, rules.wanted))
         for _ in range(part.report.iterations[-1].number):
             if not self.replay.step():

@@ -50,6 +50,10 @@ ROWS = 8  # rows that a thread works on at once
 OVERLAP = 0.3  # part of the shorter of compute and traffic that is not hidden by the longer
 NESTED_DOT = 0.5  # rate of a product whose result feeds another product in the same kernel
 ROW_DOT = 0.35  # rate of a product over whose result the same kernel reduces: kept row by row
+CHOSEN = 30.0  # how many times the arithmetic of sums with tables that are not written out
+GATHERED = (
+    64.0  # vector operations per element that is read across memory in what is written out
+)
 STAGED = 1.0  # vector operations per element to put a product's operand into scratch
 LIBRARY_RATE = 0.5  # rate of a library's product against our own
 DISPATCH = 15e-6  # seconds to call an operator of PyTorch
@@ -233,6 +237,10 @@ class _Body:
         self.out_set = self.frame.whole
         self.out_innermost = self._contiguous_stores()
         self.reductions = [t for t in self.terms if t.axis is not None]
+        tables = [t for t in self.terms if t.op == "table"]
+        self.tables = bool(tables)
+        short = frozenset[str]().union(*(t.free for t in tables))
+        self.chosen = self.tables and any(t.axis not in short for t in self.reductions)
         self.streams: dict[Term, int] = {}  # how many thin products stream a read
         for t in self.reductions:
             for read in t.streamed:
@@ -353,7 +361,9 @@ class _Body:
                     self._vector(t, t.weight * points)
             elif kind == LOAD:
                 memory.load(t, mine, self._row_bytes(t, mine), again)
-                self._vector(t, t.weight * (t.points * (times * again)))
+                gathered = self.tables and not t.innermost & self.out_innermost
+                weight = GATHERED if gathered and t.free >= self.out_innermost else t.weight
+                self._vector(t, weight * (t.points * (times * again)))
             elif kind != ON_AXES:
                 self._arithmetic(t, times * again, mine, shared)
             if t in users and kind != LOAD and t not in self.dots:
@@ -485,7 +495,7 @@ class _Body:
         if t in self.dots:
             self._dot(t, 2 * inner)
         else:
-            each = MAXIMUM if t.value.attrs[0] == "max" else 1.0
+            each = MAXIMUM if t.value.attrs[0] == "max" else t.args[0].terms
             self._vector(t, each * (inner / self._lanes_used(t.args[0]) + t.fold * points))
 
     def _lanes_used(self, t: Term) -> float:
@@ -506,6 +516,7 @@ class _Body:
         machine = self.machine
         out_points = max(1.0, self.known.points(self.out_set))
         lost = machine.threads / min(machine.threads, out_points)
+        self.compute *= CHOSEN if self.chosen else 1.0
         traffic, seconds = memory.total()
         compute = self.compute * lost
         many = max(machine.launch, BARRIER) + _together(compute, seconds)

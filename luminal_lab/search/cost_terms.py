@@ -11,14 +11,22 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from luminal_lab.egraph.values import BINDERS, Buffer, Value, postorder
+from luminal_lab.egraph.values import BINDERS, Buffer, Value, numbers_of, postorder
 from luminal_lab.search.canonical import Node
 from luminal_lab.search.machine import Machine
 
 FOLD = 24  # vector operations to fold the accumulators of a reduced row to one number
 
 SPECIAL = {"exp2": 1.0, "log2": 1.2, "sin": 1.5, "erf": 1.5}
-VECTOR = {"recip": 3.0, "sqrt": 4.0, "mod": 8.0, "const": 0.0, "iota": 0.3, "load": 0.3}
+VECTOR = {
+    "recip": 3.0,
+    "sqrt": 4.0,
+    "mod": 8.0,
+    "const": 0.0,
+    "iota": 0.3,
+    "load": 0.3,
+    "table": 0.3,
+}
 
 Context = frozenset[tuple[str, int]]
 
@@ -53,12 +61,14 @@ class Term(Node):
             each way to them.
         masked: Whether it reduces what a mask on axes alone sets to minus infinity.
         fold: Vector operations per result to fold a vector of partial ones.
+        terms: Of a product with an entry of a table, the share of entries that are not 0; 1
+            for others.
     """
 
     __slots__ = (
         "axis", "bytes", "depth", "factors", "fold", "free", "inline", "innermost",
         "kind", "masked", "op", "passed", "points", "products", "reads", "sides", "space",
-        "span", "streamed", "sums", "weight", "wide", "work",
+        "span", "streamed", "sums", "terms", "weight", "wide", "work",
     )  # fmt: skip
 
     op: str
@@ -83,6 +93,7 @@ class Term(Node):
     streamed: Sequence[Term]
     masked: bool
     fold: float
+    terms: float
     passed: dict[Context, list[tuple[Term, Context]]]
 
     def passes(self, context: Context) -> list[tuple[Term, Context]]:
@@ -244,7 +255,12 @@ class Terms:
             work += SPECIAL[v.op] * ratio if v.op in SPECIAL else VECTOR.get(v.op, 1.0)
         t.inline = min(work, 1e15)
         t.work = t.inline * t.points
-        t.weight, t.fold = VECTOR.get(v.op, 1.0), 0.0
+        t.weight, t.fold, t.terms = VECTOR.get(v.op, 1.0), 0.0, 1.0
+        if v.op == "mul" and any(a.op == "table" for a in t.args):
+            # Written out: entries of 0 make no term, others are a factor in a sum.
+            text = next(a.value.attrs[0] for a in t.args if a.op == "table")
+            entries = numbers_of(text)
+            t.weight, t.terms = 0.0, sum(x != 0.0 for x in entries) / len(entries)
         if v.op == "online":
             t.kind = ONLINE
         elif v.op in ("red", "carry"):

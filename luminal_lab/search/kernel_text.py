@@ -232,7 +232,7 @@ def _parse_value(
             attrs, words = (Index.parse(rest, None, symbols),), []
         else:
             words = rest.split()
-            taken = {"red": 2, "carry": 2, "online": 1}.get(op, 0)
+            taken = {"red": 2, "carry": 2, "online": 1, "table": 1}.get(op, 0)
             attrs, words = tuple(words[:taken]), words[taken:]
         return Value(op, tuple(values[w] for w in words), attrs, dtype=DTYPES[dtype])
     except (KeyError, ValueError) as error:

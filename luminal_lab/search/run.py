@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SMALL = 64  # regions with so few moves are first explored exhaustively
 _IDLE = 400  # random genomes in a row that bring nothing new end a sampling
-FEW = 64  # evaluations of a region at least
+FEW = 200  # evaluations of a region at least
 _REPORT = 16  # evaluations between two progress events
 
 

@@ -53,6 +53,7 @@ class Weights:
         self.stored: list[tuple[int, int]] = []
         self.online: list[int] = []  # the entries that are online reductions
         classes = space.part.classes
+        roots = _roots(space)
         for cls in classes:
             if cls.sort != "V":
                 continue
@@ -63,9 +64,12 @@ class Weights:
                 self._add(cls.id, k, space.kids[cls.id][k], self._work(cls.free, e))
             read = 0.5 * self._points(cls.free)
             for t, k in space.reads[cls.id]:
+                kids = space.kids[cls.id][k]
                 if space.options[cls.id]:
                     self.stored.append((len(self.work), t))
-                self._add(cls.id, -1, space.kids[cls.id][k], read * self._shared(t))
+                elif t in roots:  # stored for this alone: its work counts
+                    kids = (*kids, roots[t])
+                self._add(cls.id, -1, kids, read * self._shared(t))
             for t, k in space.through[cls.id]:
                 self.stored.append((len(self.work), t))
                 self._add(cls.id, -1, (), read + self._work(cls.free, cls.nodes[k]))
@@ -223,18 +227,24 @@ def laws_sums(space: Space) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     part = space.part
     written = set(part.node_class.values())
     made, parts = [False] * len(part.classes), [False] * len(part.classes)
-    roots: dict[int, int] = {}  # tensor -> the class of what it holds
-    for t in space.tensors:
-        for k in space.producers[t]:
-            e = part.classes[t].nodes[k]
-            if e.op == "kernel":
-                roots.setdefault(t, e.children[0])
+    roots = _roots(space)
     for t, root in roots.items():
         if t not in written and any(e.op == "red" for e in part.classes[root].nodes):
             made[t] = True
     for t, root in roots.items():
         parts[t] = t in written and any(made[of] for of, _ in space.reads[root])
     return tuple(made), tuple(parts)
+
+
+def _roots(space: Space) -> dict[int, int]:
+    """For each tensor that a kernel makes, the class of what it holds."""
+    roots: dict[int, int] = {}
+    for t in space.tensors:
+        for k in space.producers[t]:
+            e = space.part.classes[t].nodes[k]
+            if e.op == "kernel":
+                roots.setdefault(t, e.children[0])
+    return roots
 
 
 def everything_stored(space: Space) -> tuple[bool, ...]:
@@ -248,13 +258,14 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
 
     1. Whole sums stored and what is read through windows, cheapest members given that; left out
        where it is the next.
-    2. Every HLIR reduction stored, cheapest members given that.
-    3. The same tensors stored where they still are read, but members chosen as if nothing were,
+    2. As 1, with the members that the program itself wrote.
+    3. Every HLIR reduction stored, cheapest members given that.
+    4. The same tensors stored where they still are read, but members chosen as if nothing were,
        and online reductions wherever a law made one.
-    4. As 3, with the cheapest members.
-    5. Nothing stored that need not be.
-    6. The program as it was written, one kernel per op.
-    7. As 1 and as 5, with the sums stored that laws made in place of their parts.
+    5. As 4, with the cheapest members.
+    6. Nothing stored that need not be.
+    7. The program as it was written, one kernel per op.
+    8. As 1 and as 6, with the sums stored that laws made in place of their parts.
     """
     producers = first_producers(space)
     nothing = (False,) * len(space.part.classes)
@@ -270,12 +281,14 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
         place = tuple((b or m) and not p for b, m, p in zip(base, made, parts))
         for online in (True, False) if weights.online else (False,):
             shared.append(Genome(weights.cheapest(place, online=online), place, producers))
+    written = encoder_choice(space)
     return [
         *first,
+        Genome(written, images, producers),
         Genome(weights.cheapest(reductions), reductions, producers),
         Genome(weights.cheapest(nothing, online=True), reductions, producers),
         Genome(inline, reductions, producers),
         Genome(inline, nothing, producers),
-        Genome(encoder_choice(space), everything_stored(space), producers),
+        Genome(written, everything_stored(space), producers),
         *shared,
     ]

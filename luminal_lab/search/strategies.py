@@ -58,6 +58,7 @@ class Strategy(Protocol):
 
 
 SIGMAS = (0.2, 0.5, 1.0, 1.5)
+SETTLED = 3000  # e-nodes up to which members are chosen anew for each placement
 FRESH = 64  # samples that are independent of each other
 WIDTH = 8  # individuals of the first beam
 RARELY = 64  # of the later ones, one in so many: they share few kernels with the others
@@ -97,7 +98,7 @@ def _descend(search: RegionSearch, start: Individual, online: bool) -> Iterator[
                 for move in _moves_of(search, current, kinds):
                     attempts = [search.moved(current, move)]
                     yield
-                    if move[0] in ("place", "swap"):
+                    if move[0] in ("place", "swap") and search.space.part.size <= SETTLED:
                         attempts.append(search.settled(current, move, online))
                         yield
                     for other in attempts:

@@ -27,6 +27,8 @@ BROKEN = [
     ("sum-shift", "(Mul a (Const (to-f64 n) d))", "a"),
     ("collect-mul", "(Const (* a b) d)", "(Const (+ a b) d)"),
     ("recip-scale", "(/ 1.0 k)", "k"),
+    ("winograd-2", "0.5 -0.5 0.5", "0.5 -0.5 -0.5"),
+    ("winograd-4", "(Rem (Affine h) 4)", "(Rem (Affine h) 2)"),
     ("online-scale", "(Const (* k c) d) w", "(Const c d) w"),
     ("iota-scale", "(Times k a)", "(Times (+ k 1) a)"),
     ("not-less-left", "(Int (- k 1) d)", "(Int k d)"),

@@ -20,6 +20,8 @@ NEEDED = [
     ("cast-back", "(floating n)"),
     ("cast-bool", '"bool"'),
     ("cast-through-wider", "(exactly a b)"),
+    ("convolved", "(set-contains ks e)"),
+    ("convolved", "(set-contains ks f)"),
     ("fold-mod-int", "(>= a 0)"),
     ("fold-recip", "(!= c"),
     ("fold-sqrt", "(>= c"),
@@ -62,7 +64,7 @@ NEEDED = [
 
 
 def test_the_rules_are_the_ones_that_are_loaded() -> None:
-    loaded = [r.name for r in load_rules(["distribution", "stacking"]).rules]
+    loaded = [r.name for r in load_rules(["distribution", "stacking", "winograd"]).rules]
     assert sorted(loaded) == sorted(RULES)
     assert len(set(RULES)) == len(RULES)
 
