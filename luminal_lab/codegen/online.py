@@ -115,7 +115,8 @@ def _spread(
 ) -> SpreadState:
     """The state of the squared deviations of (x, w), begun where it is new."""
     if key not in known:
-        known[key] = SpreadState(*key, axis, low)
+        x, w = key
+        known[key] = SpreadState(x, w, axis, low)
         inits += known[key].inits()
         inner += known[key].begin()
     return known[key]

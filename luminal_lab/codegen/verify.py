@@ -148,7 +148,7 @@ class _Checker:
         extents = {a: self.program.extents[a] for a in index.axes}
         for g in guard:
             axis, coef = g.terms[0] if len(g.terms) == 1 else ("", 0)
-            if axis in extents and isinstance(coef, int) and coef < 0:
+            if isinstance(axis, str) and axis in extents and isinstance(coef, int) and coef < 0:
                 extents[axis] = smallest(extents[axis], g.const // -coef + 1)
         if any(e == 0 for e in extents.values()):
             return

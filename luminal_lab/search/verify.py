@@ -227,8 +227,10 @@ class RegionVerifier:
         for pair in close_calls(term, names):
             buffers = self._buffers(pair[1])
             shape, extents = self.part.classes[t].shape, self.part.extents
-            tops = [stored(v, made.attrs[0], shape, extents, buffers).reshape(-1) for v in pair]
-            close = is_close(*tops, base)
+            winner, second = (
+                stored(v, made.attrs[0], shape, extents, buffers).reshape(-1) for v in pair
+            )
+            close = is_close(winner, second, base)
             close = close if points is None else close[points]
             out = close if out is None else out | close
         return out
@@ -254,8 +256,10 @@ class RegionVerifier:
         out: Tensor | None = None
         for pair in close_calls(term, names):
             buffers = self._buffers(pair[1])
-            tops = [value_at(v, self.part.extents, buffers, axes).reshape(-1) for v in pair]
-            close = is_close(*tops, base)
+            winner, second = (
+                value_at(v, self.part.extents, buffers, axes).reshape(-1) for v in pair
+            )
+            close = is_close(winner, second, base)
             out = close if out is None else out | close
         return flat.expand(values.shape).reshape(-1), values.reshape(-1), out
 
