@@ -19,10 +19,12 @@ from luminal_lab.codegen.tile import (
     Init,
     Local,
     Loop,
+    Node,
     Space,
     TileProgram,
     is_local,
     values_of,
+    walk,
 )
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.sizes import bounds, ceildiv, divides, is_symbolic
@@ -59,7 +61,36 @@ def allocate(
     locals_ = {}
     for name, seen in touches.items():
         locals_[name] = _local(name, shapes[name], seen, program, name in build)
+    spilled = {n for n, x in locals_.items() if x.lanes and x.space != "register"}
+    if spilled:
+        totals = {
+            node.source: node.local
+            for nodes in (program.build, program.body)
+            for node, _ in walk(nodes)
+            if isinstance(node, Fold) and node.source in spilled
+        }
+        body, built = (_whole(nodes, totals) for nodes in (program.body, program.build))
+        return allocate(replace(program, body=body, build=built), shapes, build)
     return replace(program, locals=locals_)
+
+
+def _whole(nodes: tuple[Node, ...], totals: Mapping[str, str]) -> tuple[Node, ...]:
+    """The nodes without partial sums per lane: what is in memory is summed point by point.
+
+    Arguments:
+        nodes: Of a program.
+        totals: For each local that has lanes and no registers, what it is folded into.
+    """
+    out: list[Node] = []
+    for node in nodes:
+        if isinstance(node, Loop):
+            node = replace(node, body=_whole(node.body, totals))
+        elif isinstance(node, Fold) and node.source in totals:
+            continue
+        elif isinstance(node, Init | Accumulate) and node.local in totals:
+            node = replace(node, local=totals[node.local], vector=None)
+        out.append(node)
+    return tuple(out)
 
 
 def _collect(nodes, path, order, touches) -> None:
