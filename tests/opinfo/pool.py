@@ -1,4 +1,8 @@
-"""Cases in a forked child that may crash or hang; its parent keeps the results."""
+"""Cases in a child that may crash or hang; its parent keeps the results.
+
+Children are forked from a server that has imported everything and run nothing: the child of a
+process whose OpenMP threads have worked would wait for them for ever.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +35,21 @@ def run_all(
         seconds: Bound for each sample.
         budget: No case is begun after so many seconds; 0 means no bound.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the child of a process that used threads must not use any
     started, at = time.monotonic(), 0
-    try:
-        while at < len(todo) and not (budget and time.monotonic() - started > budget):
-            for row in _one_child(todo[at : at + LIFE], level, limit, seconds):
-                yield row
-                at += 1
-                if budget and time.monotonic() - started > budget:
-                    return
-    finally:
-        torch.set_num_threads(threads)
+    while at < len(todo) and not (budget and time.monotonic() - started > budget):
+        for row in _one_child(todo[at : at + LIFE], level, limit, seconds):
+            yield row
+            at += 1
+            if budget and time.monotonic() - started > budget:
+                return
 
 
 def _one_child(
     todo: Sequence[Case], level: str, limit: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Rows until the child is through, or has died with the last of them."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.opinfo.pool"])
     ours, theirs = context.Pipe()
     child = context.Process(target=_child, args=(theirs, todo, level, limit), daemon=False)
     child.start()
@@ -107,6 +107,7 @@ def _note(
 
 
 def _child(pipe: Connection, todo: Sequence[Case], level: str, limit: int) -> None:
+    torch.set_num_threads(1)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
