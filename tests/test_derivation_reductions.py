@@ -197,3 +197,24 @@ def test_the_place_of_a_computed_maximum_needs_no_other_kernel():
     best, found = compiled(lambda x: (x * 3 - x * x).argmax(-1), (x,))
     assert [v.attrs[0] for k in best.kernels for v in ops(k)] == ["argmax"]
     assert torch.equal(found, (x * 3 - x * x).argmax(-1))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_one_pass_carries_deviations_under_weights_that_cannot_cancel(signed: bool) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        w = w if signed else w.float()
+        m = (x * w).sum(0, keepdim=True) * (1 / w.sum(0, keepdim=True))
+        return (w * ((x - m) * (x - m))).sum(0)
+
+    x = torch.randn(8192, 16, generator=torch.Generator().manual_seed(0))
+    w = torch.ones(8192, 1)
+    w[1::2] = -1.0  # blocks of rows have no weight in all
+    w[-1] = 2.0
+    w = w if signed else w > 0
+    egraph = ll.saturate(ll.capture(fn, (x, w)))
+    ops = {n.op for c in egraph.parts[0].classes for n in c.nodes}
+    assert ("carry" in ops) is not signed
+    want = fn(x.double(), w.double() if signed else w)
+    for candidate in [ll.search(egraph, ll.Budget("none")).best, *ll.sample(egraph, 12)]:
+        got = ll.build(candidate)(x, w).double()
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3 * float(want.abs().max()))
