@@ -211,7 +211,8 @@ class RegionVerifier:
             if not self._anchored(t, picked, points):
                 picked = self._from_interpreter(t).reshape(-1)[points]
         scale = scale_of(picked)
-        if close is not None and bool(close.any()):
+        # Where every place hangs on rounding, all are compared: no kernel goes unverified.
+        if close is not None and bool(close.any()) and not bool(close.all()):
             points = (~close).nonzero()[:, 0] if points is None else points[~close]
             picked = picked[~close]
         return Expected(points, picked.clone(), Tolerance(base * scale, base))
