@@ -66,14 +66,15 @@ class ModelPanel(Panel):
             return
         put(self.facts, hlir_view.summary(hlir))
         self.graph.show(graphs.of_hlir(hlir))
-        self._of = {line.source: line.nodes for line in source_lines(hlir)}
+        lines = source_lines(hlir)
+        self._of = {line.source: line.nodes for line in lines}
         self.lines.marked = []
         self.lines.layout.display = "" if self._of else "none"
         self.lines.show([
             {"key": line.source, "place": line.place, "function": line.function,
              "text": line.text, "operators": operators(hlir, line), "nodes": len(line.nodes),
              "work": work(hlir, line)}
-            for line in source_lines(hlir)
+            for line in lines
         ])  # fmt: skip
         tables = [fold("Modules", hlir_view.module_table(hlir))]
         custom = [n for n, node in enumerate(hlir.nodes) if node.op == "Custom"]
