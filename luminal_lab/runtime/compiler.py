@@ -416,6 +416,12 @@ def _scratch() -> Iterator[str]:
         yield folder
 
 
+def remove_scratch(pid: int) -> None:
+    """Remove what a process that was ended in the middle of a compilation has left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @functools.cache
 def _sweep(root: str) -> None:
     """Remove, once in a process, what killed processes of this machine have left."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from luminal_lab.runtime.compiler import remove_scratch
 from luminal_lab.runtime.measure import package_parent
 from luminal_lab.runtime.servant import BEGUN, receive, send
 
@@ -194,6 +195,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+    remove_scratch(child.pid)
     for stream in (child.stdin, child.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):
