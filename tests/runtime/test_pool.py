@@ -13,12 +13,17 @@ from tests.runtime.processes import gone
 ROOT = str(Path(__file__).parents[2])
 
 
-def test_tasks_run_in_processes_and_errors_come_back():
+def test_tasks_run_in_processes_and_errors_come_back(tmp_path):
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
     with LocalPool(2) as pool:
         assert pool.submit(os.getpid).result() != os.getpid()
         assert [f.result() for f in [pool.submit(divmod, k, 3) for k in range(9)]] == [
             divmod(k, 3) for k in range(9)
         ]
+        # Each end of a pipe waits for the other: only two processes at once can open both.
+        ends = [pool.submit(os.open, fifo, mode) for mode in (os.O_RDONLY, os.O_WRONLY)]
+        assert all(end.result(60) > 0 for end in ends)
         assert len(pool.pids) == 2
         with pytest.raises(ZeroDivisionError):
             pool.submit(divmod, 1, 0).result()
