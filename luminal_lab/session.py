@@ -24,13 +24,13 @@ from luminal_lab.hlir import storage
 
 FORMAT = 1
 _APPLICATION = 0x6C6C6162  # "llab", in the file's header
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE stages (name TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NULL);
-CREATE TABLE candidates (rank INTEGER PRIMARY KEY, text TEXT NOT NULL);
-CREATE TABLE progress (seconds REAL NOT NULL, best REAL NOT NULL, stage TEXT NOT NULL);
-CREATE TABLE trials (made REAL NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL);
-"""
+_SCHEMA = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE stages (name TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE candidates (rank INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    "CREATE TABLE progress (seconds REAL NOT NULL, best REAL NOT NULL, stage TEXT NOT NULL)",
+    "CREATE TABLE trials (made REAL NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL)",
+)
 STAGES = ("hlir", "egraph", "result", "candidate", "profile")
 # What a new object of a stage makes void.
 _AFTER = {
@@ -68,7 +68,7 @@ class Session:
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(
-                self.path, timeout=10, isolation_level=None, check_same_thread=False
+                self.path, timeout=30, isolation_level=None, check_same_thread=False
             )
             self._prepare()
         except sqlite3.DatabaseError as error:
@@ -77,22 +77,33 @@ class Session:
             ) from error
 
     def _prepare(self) -> None:
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not tables and not application:
-            self._db.executescript(
-                f"BEGIN; {_SCHEMA} PRAGMA application_id={_APPLICATION};"
-                f"PRAGMA user_version={FORMAT}; COMMIT;"
-            )
-        elif application != _APPLICATION:
+        self._db.execute("BEGIN")  # another process may be making it
+        application, version, new = self._head()
+        self._db.execute("COMMIT")
+        if new:
+            self._db.execute("BEGIN IMMEDIATE")
+            if self._head()[2]:
+                for table in _SCHEMA:
+                    self._db.execute(table)
+                self._db.execute(f"PRAGMA application_id={_APPLICATION}")
+                self._db.execute(f"PRAGMA user_version={FORMAT}")
+            application, version, _ = self._head()
+            self._db.execute("COMMIT")
+        if application != _APPLICATION:
             raise CacheError("the file holds another kind of database", where=str(self.path))
-        elif version != FORMAT:
+        if version != FORMAT:
             raise CacheError(
                 f"the session is of format {version}, this version reads {FORMAT}",
                 where=str(self.path),
             )
         self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def _head(self) -> tuple[int, int, bool]:
+        """The application that the file is of, its format, and whether it is empty."""
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return application, version, not tables and not application
 
     # ----------------------------------------------------------------------------- writing
 

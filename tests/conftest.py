@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 # Set before anything imports torch, transformers or luminal_lab.
@@ -49,7 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     The workers of one run, and the kernels of its notebooks, share it.
     """
     if not hasattr(config, "workerinput"):
-        config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="luminal-tests-")
+        # A process that was not waited for may write while it is removed.
+        config.stash[_CACHE] = tempfile.TemporaryDirectory(
+            prefix="luminal-tests-", ignore_cleanup_errors=True
+        )
         os.environ["LUMINAL_CACHE"] = config.stash[_CACHE].name
 
 
@@ -76,8 +81,24 @@ def measured_rates(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Inputs made with torch's global generator are the same in any order of tests."""
+    """Inputs made with the global generators are the same in any order of tests."""
+    random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> Iterator[None]:
+    """Those of a whole module or session too, and the test that comes first makes the same."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = random.getstate(), torch.get_rng_state()
+    random.seed(0)
+    torch.manual_seed(0)
+    try:
+        return (yield)
+    finally:
+        random.setstate(before[0])
+        torch.set_rng_state(before[1])
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ def test_the_memory_of_all_processes_counts(check: ModuleType, tmp_path: Path) -
 
     book = nbformat.v4.new_notebook()
     hold = "import subprocess, sys; x = bytearray(150_000_000)\n"
-    more = "'import time; x = bytearray(150_000_000); time.sleep(1.5)'"
+    more = "'import time; x = bytearray(150_000_000); time.sleep(3)'"
     book.cells = [
         nbformat.v4.new_code_cell(f"{hold}subprocess.run([sys.executable, '-c', {more}])")
     ]

@@ -32,7 +32,7 @@ class Limits:
     Arguments:
         iterations: Iterations per region.
         rows: E-nodes per region; checked between rulesets.
-        seconds: Wall time per region.
+        seconds: Processor time per region: what else the machine does makes no difference.
         memory: Address space of the child in bytes, None for no limit.
         copies: Renamed copies per region that the encoder makes.
         tolerance: The loosest class of rules that is used.

@@ -419,7 +419,10 @@ def _scratch() -> Iterator[str]:
 def remove_scratch(pid: int) -> None:
     """Remove what a process that was ended in the middle of a compilation has left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}{pid}-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(3):  # its compiler may be writing there until it finds the folder gone
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
 
 
 @functools.cache

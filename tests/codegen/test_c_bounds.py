@@ -17,7 +17,7 @@ def test_nothing_outside_a_buffer_is_touched():
         [sys.executable, "-m", "tests.codegen.guarded"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     lines = child.stdout.splitlines()

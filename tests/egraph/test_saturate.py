@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -15,12 +14,14 @@ import pytest
 import torch
 
 from luminal_lab.capture.export import capture
+from luminal_lab.egraph import process
 from luminal_lab.egraph.egraph import EGraph, Iteration, Part
 from luminal_lab.egraph.process import Child, Limits
 from luminal_lab.egraph.saturate import saturate
 from luminal_lab.errors import LuminalError, RuleError, SaturationError
 from luminal_lab.hlir.graph import Hlir
 from tests.egraph.programs import Attention, BertLayer, Stack, program
+from tests.runtime.processes import PATIENCE, ctrl_c
 
 EXPLODING = """
 ;; law: (a+b)+c = a+(b+c)
@@ -181,7 +182,7 @@ def test_progress_sees_every_iteration() -> None:
 
 
 def test_tables_and_text() -> None:
-    hlir, _ = program("bert")
+    hlir, _ = program("attention")
     egraph = saturate(hlir)
     table = egraph.table()
     assert set(table["rule"]) == {r.name for r in egraph.rules}
@@ -263,7 +264,8 @@ def test_the_tolerance_limit_leaves_rules_out() -> None:
     assert {r.tolerance for r in egraph.rules} == {"exact"}
 
 
-def test_a_cancel_keeps_what_was_reached() -> None:
+def test_a_cancel_keeps_what_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_GRACE", PATIENCE)
     hlir, _ = program("llama")
 
     def cancel(part: int, iteration: Iteration) -> None:
@@ -275,26 +277,37 @@ def test_a_cancel_keeps_what_was_reached() -> None:
     assert egraph.parts[0].size > 0
 
 
+LONG_STEP = """
+import signal
+from luminal_lab.egraph.process import Limits
+from luminal_lab.egraph.saturate import saturate
+from tests.egraph.test_saturate import EXPLODING, chain
+limits = Limits(rows=10**9, iterations=100, seconds=3600.0, memory=2 << 30)
+hlir = chain(16)
+try:
+    print("started", flush=True)
+    egraph = saturate(hlir, rules=EXPLODING, limits=limits)
+    assert egraph.parts[0].size > 0
+except KeyboardInterrupt:
+    pass
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("ended")
+"""
+
+
 def test_a_cancel_of_a_long_step_ends_the_child() -> None:
     # Explodes within one step: the child cannot answer and is killed.
-    limits = Limits(rows=10**9, iterations=100, seconds=60.0, memory=2 << 30)
-    # Python loses an interrupt that arrives inside a finalizer: a person presses again.
-    timers = [
-        threading.Timer(s, lambda: os.kill(os.getpid(), signal.SIGINT)) for s in (1.0, 6.0)
-    ]
-    for timer in timers:
-        timer.start()
-    begin = time.monotonic()
-    try:
-        egraph = saturate(chain(16), rules=EXPLODING, limits=limits)
-    except KeyboardInterrupt:
-        pass
-    else:
-        assert egraph.parts[0].size > 0
-    finally:
-        for timer in timers:
-            timer.cancel()
-    assert time.monotonic() - begin < 30
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", LONG_STEP],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "started\n"
+    time.sleep(1.0)
+    with ctrl_c(parent):
+        assert parent.communicate(timeout=PATIENCE)[0] == "ended\n"
 
 
 def test_a_killed_child_is_an_error_with_its_exit_code() -> None:

@@ -24,7 +24,7 @@ LIFE = 60  # cases that one child runs before another takes over
 
 
 def run_all(
-    todo: Sequence[Case], level: str, limit: int = 0, seconds: float = 60, budget: float = 0
+    todo: Sequence[Case], level: str, limit: int = 0, seconds: float = 240, budget: float = 0
 ) -> Iterator[dict[str, Any]]:
     """Rows of results, case by case.
 

@@ -14,7 +14,7 @@ from luminal_lab.search.target import Expected, Job, Tolerance
 from tests.runtime.programs import kernel
 
 POISON = 61  # rows of the kernel that kills whoever prepares it
-SLOW = 67  # rows of the kernel that takes a minute to prepare
+SLOW = 67  # rows of the kernel that takes an hour to prepare
 _prepare = remote.prepare
 
 
@@ -42,5 +42,5 @@ def _spoiled(order):
     if f"[{POISON}, 5]" in order.kernel:
         os._exit(1)
     if f"[{SLOW}, 5]" in order.kernel:
-        time.sleep(60)
+        time.sleep(3600)
     return _prepare(order)

@@ -9,6 +9,7 @@ import pytest
 from luminal_lab.errors import CacheError
 from luminal_lab.runtime import cache
 from luminal_lab.runtime.cache import CacheWarning, FileCache, digest
+from tests.runtime.processes import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -94,4 +95,4 @@ def test_two_processes_write_the_same_file(fresh_cache):
     root = str(Path(__file__).parents[2])
     env = {**os.environ, "LUMINAL_CACHE": str(fresh_cache), "PYTHONPATH": root}
     both = [subprocess.Popen([sys.executable, "-c", script], env=env) for _ in range(2)]
-    assert [child.wait(60) for child in both] == [0, 0]
+    assert [child.wait(PATIENCE) for child in both] == [0, 0]

@@ -1,16 +1,14 @@
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from luminal_lab.errors import CompilerError
 from luminal_lab.runtime import compiler as cc
-from tests.runtime.processes import gone
+from tests.runtime.processes import PATIENCE, ctrl_c, gone, until
 
 ROOT = str(Path(__file__).parents[2])
 GOOD = cc.Unit("good", "int seven(void) { return 7; }")
@@ -95,14 +93,12 @@ def test_a_named_compiler_with_arguments(monkeypatch, c_compiler):
 
 def test_a_unit_that_takes_too_long_is_given_up(fresh_cache, tmp_path, monkeypatch):
     slow = tmp_path / "cc"
-    slow.write_text('#!/bin/sh\n[ "$1" = --version ] && echo slow 1.0 && exit 0\nsleep 60\n')
+    slow.write_text('#!/bin/sh\n[ "$1" = --version ] && echo slow 1.0 && exit 0\nsleep 600\n')
     slow.chmod(0o755)
     monkeypatch.setenv("LUMINAL_CC", str(slow))
-    start = time.monotonic()
     (result,) = cc.compile_units([GOOD], seconds=0.3)
     assert isinstance(result, CompilerError)
     assert "gave up" in str(result)
-    assert time.monotonic() - start < 5
 
 
 def test_ctrl_c_ends_the_compilers(fresh_cache, tmp_path):
@@ -110,26 +106,25 @@ def test_ctrl_c_ends_the_compilers(fresh_cache, tmp_path):
     slow, pids = tmp_path / "cc", tmp_path / "pids"
     slow.write_text(
         '#!/bin/sh\n[ "$1" = --version ] && echo slow 1.0 && exit 0\n'
-        f"sleep 60 &\necho $$ $! >> {pids}\nwait\n"
+        f"sleep 600 &\necho $$ $! >> {pids}\nwait\n"
     )
     slow.chmod(0o755)
     script = (
-        "from luminal_lab.runtime import compiler as cc\n"
+        "import signal\nfrom luminal_lab.runtime import compiler as cc\n"
         "units = [cc.Unit(str(k), f'int f{k};') for k in range(4)]\n"
         "try:\n"
         "    cc.compile_units(units)\n"
         "except KeyboardInterrupt:\n"
+        "    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "    print('interrupted')\n"
     )
     env = {**os.environ, "LUMINAL_CC": str(slow), "PYTHONPATH": ROOT}
     child = subprocess.Popen(
         [sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True
     )
-    limit = time.monotonic() + 30
-    while (not pids.exists() or not pids.read_text().strip()) and time.monotonic() < limit:
-        time.sleep(0.02)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=10)
+    assert until(lambda: pids.exists() and pids.read_text().strip())
+    with ctrl_c(child):
+        out, _ = child.communicate(timeout=PATIENCE)
     assert out.strip() == "interrupted"
     for pid in map(int, pids.read_text().split()):
         assert gone(pid), pid
@@ -162,9 +157,8 @@ def test_folders_of_killed_processes_are_removed(
     fresh_cache, c_compiler, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                           capture_output=True, text=True)  # fmt: skip
-    left = tmp_path / f"luminal-cc-{int(ended.stdout)}-x"
+    nobody = 1 << 22  # numbers of processes are smaller
+    left = tmp_path / f"luminal-cc-{nobody}-x"
     mine = tmp_path / f"luminal-cc-{os.getpid()}-x"
     left.mkdir()
     mine.mkdir()

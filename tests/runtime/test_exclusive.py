@@ -2,46 +2,46 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from luminal_lab.runtime import exclusive
+from tests.runtime.processes import PATIENCE, until
 
 ROOT = str(Path(__file__).parents[2])
 
 
-def held(context, seconds: float):
+def held(context):
     """Hold a lock in another thread; returns when it is held."""
     ready, leave = threading.Event(), threading.Event()
 
     def hold():
         with context():
             ready.set()
-            leave.wait(seconds)
+            leave.wait(10 * PATIENCE)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    ready.wait(10)
+    assert ready.wait(PATIENCE)
     return thread, leave
 
 
 def test_timings_exclude_each_other_and_compilations(monkeypatch, tmp_path):
     monkeypatch.setattr(exclusive, "lock_path", lambda name: tmp_path / name)
-    thread, leave = held(exclusive.timing, 30)
+    thread, leave = held(exclusive.timing)
     with exclusive.timing(0.05) as had:
         assert not had
     with exclusive.compiling(0.05) as had:
         assert not had
     leave.set()
     thread.join()
-    with exclusive.timing(5) as had:
+    with exclusive.timing() as had:
         assert had
 
 
 def test_compilations_share_the_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(exclusive, "lock_path", lambda name: tmp_path / name)
-    thread, leave = held(exclusive.compiling, 30)
-    with exclusive.compiling(1) as had:
+    thread, leave = held(exclusive.compiling)
+    with exclusive.compiling() as had:
         assert had
     with exclusive.timing(0.05) as had:
         assert not had
@@ -51,18 +51,21 @@ def test_compilations_share_the_machine(monkeypatch, tmp_path):
 
 def test_a_waiting_timing_keeps_new_compilations_out(monkeypatch, tmp_path):
     monkeypatch.setattr(exclusive, "lock_path", lambda name: tmp_path / name)
-    first, leave = held(exclusive.compiling, 30)
+    first, leave = held(exclusive.compiling)
     order = []
 
     def wait():
-        with exclusive.timing(10):
+        with exclusive.timing(10 * PATIENCE):
             order.append("timing")
 
-    waiting = threading.Thread(target=wait)
+    def kept_out() -> bool:
+        with exclusive.compiling(0.05) as had:
+            return not had
+
+    waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    time.sleep(0.1)
-    with exclusive.compiling(0.05) as had:
-        assert not had  # or a stream of compilations would never let the timing begin
+    assert until(kept_out)  # or a stream of compilations would never let the timing begin
+    assert not order
     leave.set()
     first.join()
     waiting.join()
@@ -75,7 +78,7 @@ def test_a_dead_process_gives_its_lock_back(monkeypatch, tmp_path):
         "import sys, time\nfrom pathlib import Path\n"
         "from luminal_lab.runtime import exclusive\n"
         "exclusive.lock_path = lambda name: Path(sys.argv[1]) / name\n"
-        "with exclusive.timing():\n    print('held', flush=True)\n    time.sleep(60)\n"
+        "with exclusive.timing():\n    print('held', flush=True)\n    time.sleep(3600)\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True,
@@ -86,7 +89,7 @@ def test_a_dead_process_gives_its_lock_back(monkeypatch, tmp_path):
         assert not had
     child.kill()
     child.communicate()
-    with exclusive.timing(5) as had:
+    with exclusive.timing() as had:
         assert had
 
 

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.measure import copies_for
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.search.target import Expected, Job, Target, Tolerance
-from tests.runtime.processes import gone
+from tests.runtime.processes import PATIENCE, ctrl_c, gone, until
 from tests.runtime.programs import kernel, pointwise
 
 ROOT = str(Path(__file__).parents[2])
@@ -44,13 +43,15 @@ CODES = {
     "reads past the end": edited("k_read", "a * b", "a * b + 0 * ((float *)p[0])[i + 999]"),
     "writes before the start": edited("k_before", "[i] = a", "[i - 1] = a"),
     "writes an operand": c("k_operand", "*(float *)b[0] = 1;"),
-    "hangs": c("k_hangs", "for (;;) *(volatile char *)b[2] = 1;"),
     "exits": c("k_exits", "extern void exit(int); exit(3);"),
     "does not compile": c("k_syntax", "syntax error"),
     "forgets to start at zero": edited("k_adds", "[i] = a", "[i] += a"),
     "writes nothing": c("k_nothing", ""),
     "prints": edited("k_prints", "ll_parallel_for(k", PRINTING),
 }
+
+
+HANGS = c("k_hangs", "for (;;) *(volatile char *)b[2] = 1;")
 
 
 @pytest.fixture
@@ -71,8 +72,9 @@ def job(inputs):
 
 @pytest.fixture
 def target(monkeypatch, c_compiler):
-    monkeypatch.setattr(cpu, "kernel_code", lambda kernel, schedule, machine: CODES[schedule])
-    with CpuTarget(timeout=2, workers=0) as made:
+    codes = {"hangs": HANGS}
+    monkeypatch.setattr(cpu, "kernel_code", lambda k, s, machine: codes.get(s) or CODES[s])
+    with CpuTarget(timeout=PATIENCE, workers=0) as made:
         yield made
 
 
@@ -99,7 +101,6 @@ def test_every_end_of_a_job(target, job):
         "reads past the end": "crashed",
         "writes before the start": "crashed",
         "writes an operand": "crashed",
-        "hangs": "timed out",
         "exits": "crashed",
         "does not compile": "compile failed",
         "forgets to start at zero": got["forgets to start at zero"],
@@ -115,10 +116,23 @@ def test_every_end_of_a_job(target, job):
     assert not any(m.ok or m.seconds for m in results.values())
 
 
+def test_a_kernel_that_hangs_is_ended(target, job):
+    (m,) = target.measure([job("good")])
+    assert m.ok
+    child = target._worker._child
+    target._worker.timeout = 1
+    (m,) = target.measure([job("hangs")])
+    assert m.reason == "timed out"
+    assert gone(child.pid)
+    target._worker.timeout = PATIENCE
+    (m,) = target.measure([job("good")])
+    assert m.ok
+
+
 def test_samples_are_plausible(target, job):
     (m,) = target.measure([job("good")])
-    assert 3 <= len(m.seconds) <= 15
-    assert 0 < m.median < 1e-3
+    assert len(m.seconds) >= 3
+    assert 0 < m.median < 1
     (m,) = target.measure([replace(job("good"), timed=False)])
     assert m.ok
     assert m.seconds == ()
@@ -191,18 +205,19 @@ def test_progress(target, job):
 
 
 SCRIPT = """
-import sys, torch
+import signal, sys, torch
 from luminal_lab.runtime import cpu
 from tests.runtime import test_measure as t
-cpu.kernel_code = lambda kernel, schedule, machine: t.CODES[schedule]
+cpu.kernel_code = lambda kernel, schedule, machine: t.HANGS
 x = torch.randn(t.SHAPE)
 job = t.Job(t.kernel("mul", 2, t.SHAPE), "hangs", {"b0": x, "b1": x}, {})
-target = cpu.CpuTarget(timeout=60, workers=0)
+target = cpu.CpuTarget(timeout=3600, workers=0)
 target._worker._start()
-print(target._worker._child.pid, flush=True)
 try:
+    print(target._worker._child.pid, flush=True)
     print(next(target.measure([job])))
 except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("interrupted", flush=True)
     sys.stdin.readline()
 """
@@ -215,9 +230,7 @@ def _start():
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     worker = int(child.stdout.readline())
-    limit = time.monotonic() + 30
-    while time.monotonic() < limit and _cpu_seconds(worker) < 0.5:
-        time.sleep(0.05)
+    assert until(lambda: _cpu_seconds(worker) > 1)  # it is in the kernel, or will be
     return child, worker
 
 
@@ -229,12 +242,10 @@ def _cpu_seconds(pid: int) -> float:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ctrl_c_ends_the_child_and_leaves_nothing(c_compiler):
     child, worker = _start()
-    start = time.monotonic()
-    child.send_signal(signal.SIGINT)
-    assert child.stdout.readline().strip() == "interrupted"
-    assert time.monotonic() - start < 10
+    with ctrl_c(child):
+        assert child.stdout.readline().strip() == "interrupted"
     assert gone(worker)
-    child.communicate("\n", timeout=10)
+    child.communicate("\n", timeout=PATIENCE)
     assert child.returncode == 0
     assert not list(Path("/dev/shm").glob(f"luminal-{child.pid}-*"))
 
@@ -243,7 +254,7 @@ def test_ctrl_c_ends_the_child_and_leaves_nothing(c_compiler):
 def test_the_child_does_not_outlive_its_parent(c_compiler):
     child, worker = _start()
     child.kill()
-    child.communicate(timeout=10)
+    child.communicate(timeout=PATIENCE)
     assert gone(worker)
     for left in Path("/dev/shm").glob(f"luminal-{child.pid}-*"):
         left.unlink()

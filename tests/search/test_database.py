@@ -1,16 +1,17 @@
 """The tuning database under damage, other processes, kills and full disks."""
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
-import time
 
 import pytest
 
 from luminal_lab.errors import CacheError
 from luminal_lab.search import Database, DatabaseWarning, Measurement
 from luminal_lab.search.database import default_path
+from tests.runtime.processes import PATIENCE
 
 GOOD = Measurement(True, (1e-3, 2e-3, 3e-3), max_error=1e-7)
 BAD = Measurement(
@@ -70,7 +71,7 @@ def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, damage):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     elif damage == "page":
         data = bytearray(path.read_bytes())
-        data[4096:16384] = os.urandom(12288)
+        data[4096:16384] = random.Random(0).randbytes(12288)
         path.write_bytes(data)
     else:
         connection = sqlite3.connect(path)
@@ -116,17 +117,22 @@ with Database(sys.argv[1]) as database:
     for k in range(int(sys.argv[3])):
         database.put(f"{sys.argv[2]}.{k}", None, "cpu", "f", Measurement(True, (1.0,)))
         assert database.get(f"{sys.argv[2]}.{k}", None, "cpu", "f") is not None
+        print(k, flush=True)
 """
 
 
 def writer(path, name: str, n: int) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(n)])
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(n)], stdout=subprocess.PIPE
+    )
 
 
 def test_several_processes_write_at_once(tmp_path):
     path = tmp_path / "db"
     running = [writer(path, name, 60) for name in "abc"]
-    assert [p.wait(60) for p in running] == [0, 0, 0]
+    for p in running:
+        p.communicate(timeout=PATIENCE)
+    assert [p.returncode for p in running] == [0, 0, 0]
     with Database(path) as database:
         assert len(database) == 180
 
@@ -134,17 +140,13 @@ def test_several_processes_write_at_once(tmp_path):
 def test_a_killed_writer_leaves_a_sound_file(tmp_path):
     path = tmp_path / "db"
     running = writer(path, "a", 10**6)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        time.sleep(0.05)
-        if path.exists() and path.with_name("db-wal").exists():
-            break
-    time.sleep(0.2)
+    for _ in range(30):
+        assert running.stdout.readline()
     running.kill()
-    running.wait()
+    running.communicate()
     with Database(path) as database:
         n = len(database)
-        assert n > 0
+        assert n >= 30
         assert all(get(database, f"a.{k}") == Measurement(True, (1.0,)) for k in range(n))
         put(database, "after")
 

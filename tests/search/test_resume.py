@@ -7,13 +7,28 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-FAKE = """
-import json, sys, time
+# Prints a line at each event; holds still at one of them when it is told to.
+STEPS = """
+import sys, time
+hold = int(sys.argv[2])
+seen = 0
+
+def step(event):
+    global seen
+    seen += 1
+    print("step", seen, flush=True)
+    if seen == hold:
+        time.sleep(3600)
+"""
+
+FAKE = (
+    STEPS
+    + """
+import json
 from luminal_lab.search import Budget, Database, search
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
@@ -25,17 +40,19 @@ class Slow(FakeTarget):
             yield measurement
 
 egraph = saturated("causal")
-print("ready", flush=True)
 target = Slow()
 with Database(sys.argv[1]) as database:
-    result = search(egraph, Budget("quick"), target=target, database=database)
+    result = search(egraph, Budget("quick"), 0, target, step, database=database)
 print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
                   "finalists": result.final_table().to_csv(), "timings": result.timings,
                   "measured": len(target.measured) + len(target.programs_run)}))
 """
+)
 
-REAL = """
-import json, sys
+REAL = (
+    STEPS
+    + """
+import json
 import luminal_lab as ll
 from luminal_lab.runtime import compiler
 from tests.search.models import small
@@ -50,17 +67,17 @@ def counted(*args):
 compiler._compile = counted
 fn, args = small("layernorm")
 egraph = ll.saturate(ll.capture(fn, args))
-print("ready", flush=True)
-result = ll.search(egraph, ll.Budget("quick"))
+result = ll.search(egraph, ll.Budget("quick"), progress=step)
 print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
                   "finalists": result.final_table().to_csv(), "timings": result.timings,
                   "genomes": [r.genome for r in result.rows], "compiled": len(compiled)}))
 """
+)
 
 
-def start(script: str, cache: Path) -> subprocess.Popen:
+def start(script: str, cache: Path, hold: int = 0) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(cache / "tuning.sqlite")],
+        [sys.executable, "-c", script, str(cache / "tuning.sqlite"), str(hold)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "LUMINAL_CACHE": str(cache)},
@@ -68,21 +85,21 @@ def start(script: str, cache: Path) -> subprocess.Popen:
 
 
 def finish(script: str, cache: Path) -> dict:
-    out, _ = start(script, cache).communicate(timeout=300)
-    return json.loads(out.splitlines()[-1])
+    out, _ = start(script, cache).communicate(timeout=600)
+    *steps, last = out.splitlines()
+    return {**json.loads(last), "steps": len(steps)}
 
 
-def killed(script: str, cache: Path, after: float) -> bool:
-    """Whether the search still ran when it was killed."""
-    child = start(script, cache)
+def killed(script: str, cache: Path, step: int, hold: bool) -> None:
+    """Kill a search after some steps: while it holds still, or in whatever it does then."""
+    child = start(script, cache, step if hold else 0)
     assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(after)
-    running = child.poll() is None
+    for line in child.stdout:
+        if line == f"step {step}\n":
+            break
     child.send_signal(signal.SIGKILL)
     child.communicate()
     sound(cache)
-    return running
 
 
 def sound(cache: Path) -> None:
@@ -95,14 +112,11 @@ def sound(cache: Path) -> None:
 
 
 def kill_and_resume(script: str, tmp_path: Path, times: int) -> None:
-    begin = time.monotonic()
     whole = finish(script, tmp_path / "whole")
-    longest = time.monotonic() - begin
     rng = random.Random(0)
-    hit = sum(
-        killed(script, tmp_path / "killed", rng.uniform(0, longest / 2)) for _ in range(times)
-    )
-    assert hit > 0
+    for time in range(times):
+        step = rng.randrange(whole["steps"] // 2, whole["steps"])
+        killed(script, tmp_path / "killed", step, hold=time == 0)
     resumed = finish(script, tmp_path / "killed")
     again = finish(script, tmp_path / "killed")
     assert again["timings"] == 0

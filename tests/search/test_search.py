@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -232,13 +231,12 @@ def test_an_interrupt_before_anything_was_found_is_an_interrupt(block, monkeypat
 
 def test_seconds_bound_the_measuring(block):
     target = FakeTarget()
-    begin = time.monotonic()
     result = search(
         block, Budget("quick", seconds=1e-3), target=target, database=Database(":memory:")
     )
     assert target.measured == []
+    assert result.out_of_time
     assert result.best.kernels
-    assert time.monotonic() - begin < 30
 
 
 def test_candidates_over_the_memory_budget_are_rejected(block):

@@ -19,7 +19,7 @@ from luminal_lab.search.verify import RegionVerifier
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
 
-SOON = 2.0  # seconds; tests allow for a busy machine
+LONG = 200  # seconds that nobody waits for
 
 
 class Stop(Exception):
@@ -44,21 +44,21 @@ def block():
 def test_the_budget_bounds_the_computing_of_what_kernels_must_give(block, monkeypatch):
     from luminal_lab.polling import poll
 
+    budget = Budget("quick", seconds=LONG)
+    run = Search(block, budget, target=FakeTarget(), database=Database(":memory:"))
+
     def endless(self, step):
+        run.clock.deadline = time.monotonic()
         while True:
             poll()
             time.sleep(0.01)
 
     monkeypatch.setattr(RegionVerifier, "job", endless)
-    begin = time.monotonic()
-    result = search(
-        block, Budget("quick", seconds=8), target=FakeTarget(), database=Database(":memory:")
-    )
+    result = run.run()
     assert result.out_of_time
     assert not result.interrupted
     assert "out of time" in repr(result)
     assert result.best.kernels
-    assert time.monotonic() - begin < 8 + 3 * SOON
 
 
 def test_the_evaluators_poll():
@@ -111,15 +111,13 @@ def test_another_thread_ends_the_measuring(block):
 def test_a_compilation_ends_when_it_is_asked_to(tmp_path, monkeypatch):
     slow = tmp_path / "slow-cc"
     slow.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && { echo slow 1; exit; }\nexec sleep 60\n'
+        f'#!/bin/sh\n[ "$1" = --version ] && {{ echo slow 1; exit; }}\nexec sleep {LONG}\n'
     )
     slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("LUMINAL_CC", str(slow))
     monkeypatch.setenv("LUMINAL_CACHE", str(tmp_path / "cache"))
-    begin = time.monotonic()
     with pytest.raises(Stop), polling(after(0.2)):
         compile_units([Unit("a", "int a;"), Unit("b", "int b;")], compiler=discover())
-    assert time.monotonic() - begin < 5 * SOON
 
 
 def test_waiting_for_a_measurement_ends_when_it_is_asked_to():
@@ -127,12 +125,10 @@ def test_waiting_for_a_measurement_ends_when_it_is_asked_to():
         discover()
     except CompilerError:
         pytest.skip("there is no compiler")
-    worker = Worker()
+    worker = Worker(timeout=LONG)
     child = worker._start()
-    begin = time.monotonic()
     with pytest.raises(Stop), polling(after(0.2)):
         worker._read_line(child)
-    assert time.monotonic() - begin < 5 * SOON
     worker.close()
 
 
@@ -141,7 +137,5 @@ def test_waiting_for_whole_programs_ends_when_it_is_asked_to():
 
     egraph = ll.saturate(ll.capture(lambda a: torch.softmax(a, -1), (torch.randn(4, 5),)))
     best = search(egraph, Budget("none")).best
-    begin = time.monotonic()
-    with pytest.raises(Stop), polling(after(0.3)):
+    with pytest.raises(Stop), polling(after(0.1)):
         CpuTarget().programs([best], [{}])
-    assert time.monotonic() - begin < 5 * SOON

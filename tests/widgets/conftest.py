@@ -66,7 +66,9 @@ def browser() -> Iterator[Any]:
         pytest.skip("needs the program chromium")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = p.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000
+        )
         yield chromium
         chromium.close()
 
@@ -87,7 +89,7 @@ def show(browser: Any, site: _Site) -> Iterator[Any]:
     def run(widget: Any) -> Any:
         site.put(widget)
         page = browser.new_page(viewport={"width": 1200, "height": 700})
-        page.set_default_timeout(8000)
+        page.set_default_timeout(120_000)
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
         page.on("pageerror", lambda e: errors.append(str(e)))
         page.goto(site.url)
