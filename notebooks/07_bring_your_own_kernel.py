@@ -41,7 +41,7 @@ def running_sum(x):
     return torch.cumsum(x, -1)
 
 
-x = torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
+x = torch.randn(128, 256, generator=torch.Generator().manual_seed(0))
 hlir = ll.capture(running_sum, (x,))
 print(hlir)
 
@@ -50,7 +50,7 @@ print(hlir)
 #
 # The language of the compiler has sums, but no loops that carry something along. So a running sum
 # is captured as what it means: for each place, the sum over *all* places, of which those beyond one's
-# own count as zero. That is 512 additions for each of 512 places of a row.
+# own count as zero. That is 256 additions for each of 256 places of a row.
 
 # %%
 plain = ll.saturate(hlir)

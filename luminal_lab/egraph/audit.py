@@ -331,12 +331,35 @@ def store(
 
     points = Points(extents, {})
     full = value.expand([extents[a] for a in order])
-    out = torch.zeros(tuple(shape), dtype=value.dtype)
     if not index:
         return full.reshape(())
+    turned = _turned(index, order, shape, extents)
+    if turned is not None:  # places need not be computed: they may take more than the value
+        return full.permute(turned).reshape(tuple(shape))
+    out = torch.zeros(tuple(shape), dtype=value.dtype)
     at = tuple(index_value(i, order, points).expand(full.shape).reshape(-1) for i in index)
     out[at] = full.reshape(-1)
     return out
+
+
+def _turned(
+    index: Sequence[Index],
+    order: Sequence[str],
+    shape: Sequence[int],
+    extents: Mapping[str, int],
+) -> list[int] | None:
+    """Where the axes of a stored tensor are in `order`, if it is those axes in some order.
+
+    Dims of size 1 at a constant place do not count. None when the places need to be computed.
+    """
+    out: list[int] = []
+    for i, n in zip(index, shape):
+        axis = i.single
+        if axis is not None and extents[axis] == n:
+            out.append(order.index(axis))
+        elif n != 1 or i.axes:
+            return None
+    return out if sorted(out) == list(range(len(order))) else None
 
 
 def scattered(

@@ -15,6 +15,7 @@ from luminal_lab.search.candidate_text import title
 from luminal_lab.search.cost import kernel_cost
 from luminal_lab.search.extract import Extraction, Genome, Infeasible
 from luminal_lab.search.kernel_text import kernel_text
+from luminal_lab.search.ladder import Rung, ladder, rung
 from luminal_lab.search.region import RegionSearch
 from luminal_lab.search.replay import genome_of
 
@@ -62,6 +63,8 @@ class Why:
         kernels: One record per kernel: see `table`.
         choices: What the two chose differently, and what each choice saves alone.
         note: Why there are no choices to compare.
+        ladder: What laws and fusion are worth: the program as captured, fused without any law,
+            the runner-up, and the candidate; empty for a result that was read from a file.
     """
 
     candidate: Candidate
@@ -70,6 +73,7 @@ class Why:
     kernels: tuple[Mapping[str, Any], ...]
     choices: tuple[Choice, ...]
     note: str = ""
+    ladder: tuple[Rung, ...] = ()
 
     def table(self) -> DataFrame:
         """One row per kernel: calls, predicted and measured time, share, what bounds it.
@@ -105,9 +109,31 @@ class Why:
                  "saves_measured_ms", "note"]  # fmt: skip
         return pd.DataFrame(rows, columns=names)
 
+    def ladder_table(self) -> DataFrame:
+        """One row per program of the ladder: calls, megabytes moved, predicted time, ratio."""
+        import pandas as pd
+
+        rows = [
+            {
+                "program": r.what,
+                "calls": r.calls,
+                "traffic_mb": r.traffic / 1e6,
+                "predicted_ms": r.seconds * 1e3,
+                "ratio": r.seconds / max(self.candidate.seconds, 1e-30),
+            }
+            for r in self.ladder
+        ]
+        names = ["program", "calls", "traffic_mb", "predicted_ms", "ratio"]
+        return pd.DataFrame(rows, columns=names)
+
     def text(self) -> str:
         """Kernels, then choices."""
-        out = [f"candidate {self.candidate.name}: {len(self.kernels)} kernels"]
+        out = [f"candidate {self.candidate.name}: {_counted(len(self.kernels), 'kernel')}"]
+        for r in self.ladder:
+            out.append(
+                f"  {_counted(r.calls, 'call'):>10}  {r.traffic / 1e6:10.2f} MB moved"
+                f"  {r.seconds * 1e3:9.4f} ms  {r.what}"
+            )
         for k in self.kernels:
             out.append(
                 f"  k{k['kernel']} ×{k['calls']}  {k['predicted_ms']:.4f} ms"
@@ -143,14 +169,16 @@ def why(result: Result, candidate: Candidate | None = None) -> Why:
     theirs = {kernel_text(k) for k in other.kernels} if other else set()
     kernels = tuple(_kernels(result, mine, theirs))
     saved = other.seconds - mine.seconds if other is not None else None
-    note, choices = "", ()
+    note, choices, rungs = "", (), ()
     if result._egraph is None:
         note = "the choices are not compared: this result was read from a file, without e-graph"
     else:
-        choices = tuple(_choices(result, mine))
+        assembler = Assembler(result._egraph, result.machine)
+        rungs = (*ladder(assembler, result.machine), *_last(result, mine, other))
+        choices = tuple(_choices(result, mine, assembler))
         if other is not None and not choices:
             note = "there is no other listed candidate to compare the choices with"
-    return Why(mine, other.name if other else "", saved, kernels, choices, note)
+    return Why(mine, other.name if other else "", saved, kernels, choices, note, rungs)
 
 
 def _kernels(result: Result, mine: Candidate, theirs: set[str]) -> Iterator[Mapping[str, Any]]:
@@ -172,8 +200,17 @@ def _kernels(result: Result, mine: Candidate, theirs: set[str]) -> Iterator[Mapp
         }
 
 
-def _choices(result: Result, mine: Candidate) -> Iterator[Choice]:
-    assembler = Assembler(result._egraph, result.machine)  # type: ignore[arg-type]
+def _last(result: Result, mine: Candidate, other: Candidate | None) -> Iterator[Rung]:
+    if other is not None:
+        yield rung(f"the best other candidate, {other.name}", other, result.machine)
+    yield rung(f"this candidate, {mine.name}", mine, result.machine)
+
+
+def _counted(n: int, thing: str) -> str:
+    return f"{n:,} {thing}{'' if n == 1 else 's'}"
+
+
+def _choices(result: Result, mine: Candidate, assembler: Assembler) -> Iterator[Choice]:
     for region, stored, picks in mine.choice:
         row = _runner_up(result, region, (stored, picks))
         if row is not None:

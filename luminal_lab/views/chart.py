@@ -240,6 +240,7 @@ def spans(
     show: Callable[[float], str],
     *,
     width: float = 760,
+    whole: bool = False,
     standalone: bool = False,
 ) -> Html:
     """Bars over a time axis, one row per lane, lanes in order of first use."""
@@ -249,7 +250,7 @@ def spans(
     left = min(12 + max((len(_short(n)) for n in lanes), default=0) * CHAR, width * 0.45)
     right, step = 18.0, 22.0
     bottom = len(lanes) * step + 6
-    axis = Axis("time", show=show)
+    axis = Axis("time", show=show, whole=whole)
     ticks = [t for t in nice_ticks(0.0, end, axis) if t <= end * 1.001]
     to_x = _Scale(0.0, end, left, width - right, log=False)
     body: list[object] = []

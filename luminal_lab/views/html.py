@@ -82,9 +82,12 @@ PALETTE = {
     "purple": ("#6639ba", "#c297ff"),
     "teal": ("#0b5f73", "#56c8d8"),
 }
+# Dark grounds inside of a widget, where JupyterLab's own dark ground shows between our pieces.
+GROUNDS = {"bg": "#212121", "surface": "#292c30", "soft": "#30353b", "line": "#4b5259"}
 TEXT_COLOURS = ("fg", "muted", "accent", "good", "warn", "bad", "purple", "teal")
 
 _VARS = ";".join(f"--{k}:light-dark({a},{b})" for k, (a, b) in PALETTE.items())
+_GREY = ";".join(f"--{k}:{v}" for k, v in GROUNDS.items())
 
 # What an SVG needs when it stands alone; part of the full sheet.
 BASE_CSS = (
@@ -94,6 +97,8 @@ BASE_CSS = (
     "[data-md-color-scheme=default] .ll{color-scheme:light}"
     "[data-jp-theme-light=false] .ll,.vscode-dark .ll,"
     "[data-md-color-scheme=slate] .ll{color-scheme:dark}"
+    f"[data-jp-theme-light=false] .jupyter-widgets .ll{{{_GREY};"
+    "--bg:var(--jp-layout-color1);background:none}"
 )
 SVG_CSS = """
 .ll text{fill:var(--fg);font:11.5px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}

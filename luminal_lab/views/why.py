@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from luminal_lab.search.ladder import FUSED
 from luminal_lab.search.why import Why
 from luminal_lab.views import units
 from luminal_lab.views.html import Html, card, el, facts, fragment, meter, table
@@ -14,6 +15,7 @@ def to_html(found: Why) -> Html:
 
 def body(found: Why) -> list[Html]:
     """The content of `to_html`."""
+    out = _ladder(found)
     rows = [
         [
             f"k{k['kernel']}",
@@ -29,7 +31,8 @@ def body(found: Why) -> list[Html]:
     ]
     head = [("", "code"), "kernel", ("calls", "num"), ("predicted", "num"),
             ("measured", "num"), ("share", "num"), "bound by", "in the runner-up"]  # fmt: skip
-    out = [table(head, rows, label="kernels", all_at=".table()")]
+    out.append(el("h4", "Where its time goes"))
+    out.append(table(head, rows, label="kernels", all_at=".table()"))
     if found.runner_up:
         saved = units.seconds(abs(found.saved)) if found.saved is not None else None
         word = "less" if (found.saved or 0.0) < 0 else "more"
@@ -59,6 +62,40 @@ def body(found: Why) -> list[Html]:
         out.append(table(head, rows, label="choices", all_at=".choice_table()"))
     if found.note:
         out.append(el("p", found.note, class_="muted"))
+    return out
+
+
+def _ladder(found: Why) -> list[Html]:
+    """The candidate beside what it is better than, and that in a sentence."""
+    if not found.ladder:
+        return []
+    rows = [
+        [r.what, f"{r.calls:,}", units.size(r.traffic), units.seconds(r.seconds),
+         f"{r.seconds / max(found.candidate.seconds, 1e-30):.2f}×"]
+        for r in found.ladder
+    ]  # fmt: skip
+    head = ["program", ("calls", "num"), ("moved through memory", "num"),
+            ("predicted", "num"), ("to this one", "num")]  # fmt: skip
+    last = len(rows) - 1
+    out = [
+        el("h4", "What it wins against"),
+        table(head, rows, label="programs", marked=lambda k: k == last,
+              all_at=".ladder_table()"),
+    ]  # fmt: skip
+    first, mine = found.ladder[0], found.ladder[-1]
+    if first is not mine and mine.traffic:
+        fused = next((r for r in found.ladder if r.what == FUSED), None)
+        laws = "" if fused is None else (
+            f" Fusion alone comes to {units.size(fused.traffic)} in "
+            f"{units.plural(fused.calls, 'call')}; what is gained beyond that is the work of "
+            "laws."
+        )  # fmt: skip
+        out.insert(1, el(
+            "p",
+            f"As it was captured, the program moves {units.size(first.traffic)} through "
+            f"memory in {units.plural(first.calls, 'call')}; this candidate "
+            f"{units.size(mine.traffic)} in {units.plural(mine.calls, 'call')}.{laws}",
+        ))  # fmt: skip
     return out
 
 

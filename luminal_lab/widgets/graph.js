@@ -91,7 +91,7 @@ class View {
     this.svg.addEventListener("pointerdown", (e) => this.drag(e));
     this.svg.addEventListener("dblclick", () => this.selectedBox()?.group && this.toggle());
     this.map.addEventListener("pointerdown", (e) => this.jump(e));
-    this.observer = new ResizeObserver(() => (this.fitted ? this.frame() : this.fit()));
+    this.observer = new ResizeObserver(() => (this.fitted && this.moved ? this.frame() : this.fit()));
     this.observer.observe(this.canvas);
     this.resize();
   }
@@ -123,7 +123,7 @@ class View {
     this.search.value = "";
     this.found.textContent = "";
     this.hits = [];
-    this.fitted = false;
+    this.fitted = this.moved = false; // moved: by the user, who wants to stay there
     this.rows = null;
     this.draw();
     if (!this.table.hidden) this.list();
@@ -528,6 +528,7 @@ class View {
     const { width, height } = this.canvas.getBoundingClientRect();
     if (!width) return; // in a hidden tab: it is fitted when it is shown
     this.fitted = true;
+    this.moved = false;
     const k = Math.min(1.1, (width - 24) / this.placed.w, Math.max((height - 40) / this.placed.h, 0.75));
     const wide = Math.max(k, 0.3); // a drawing that is still too wide starts at its left edge
     this.box = { k: wide, x: Math.max(12, (width - this.placed.w * wide) / 2),
@@ -536,6 +537,7 @@ class View {
   }
 
   zoom(by, at) {
+    this.moved = true;
     const r = this.canvas.getBoundingClientRect();
     const c = at ?? { x: r.width / 2, y: r.height / 2 };
     const k = Math.min(4, Math.max(0.05, this.box.k * by));
@@ -556,6 +558,7 @@ class View {
     this.svg.focus({ preventScroll: true });
     const start = { x: e.clientX - this.box.x, y: e.clientY - this.box.y };
     const move = (m) => {
+      this.moved = true;
       this.box.x = m.clientX - start.x;
       this.box.y = m.clientY - start.y;
       this.soon();
@@ -575,6 +578,7 @@ class View {
     const s = Math.min(r.width / this.placed.w, r.height / this.placed.h);
     const x = (e.clientX - r.left - (r.width - this.placed.w * s) / 2) / s;
     const y = (e.clientY - r.top - (r.height - this.placed.h * s) / 2) / s;
+    this.moved = true;
     this.box.x = c.width / 2 - x * this.box.k;
     this.box.y = c.height / 2 - y * this.box.k;
     this.frame();
@@ -588,6 +592,7 @@ class View {
     const inside = x > 40 && x < width - 40 && y > 16 && y < height - 16;
     if (inside && !(always && this.box.k < 0.4)) return;
     if (this.box.k < 0.4) this.box.k = 0.8;
+    this.moved = true;
     this.box.x = width / 2 - b.x * this.box.k;
     this.box.y = height / 2 - b.y * this.box.k;
     this.frame();

@@ -25,7 +25,7 @@ from luminal_lab.widgets.panels import (
     ProfilePanel,
     SearchPanel,
 )
-from luminal_lab.widgets.panels.base import Panel, button, html, put, row
+from luminal_lab.widgets.panels.base import Panel, button, html, put, row, sheet
 from luminal_lab.widgets.state import State
 
 
@@ -74,12 +74,15 @@ class Workbench(w.VBox):
         self.kernels = KernelsPanel(self.state)
         self.profile = ProfilePanel(self.state)
         self.compare = ComparePanel(self.state)
+        self.egraph.onward = self.search.search
         self.panels = (
             self.model, self.egraph, self.search, self.candidate, self.kernels, self.profile,
             self.compare,
         )  # fmt: skip
         self.tabs = w.Tab(children=self.panels, titles=[p.title for p in self.panels])
         self.bar = w.FloatProgress(min=0, max=1, layout=w.Layout(width="180px", height="14px"))
+        self.reasons = button("Why this one?", "Why the candidate won, and how it follows",
+                              self.explain)  # fmt: skip
         self.text = html()
         self.all = button(
             "Run all",
@@ -91,8 +94,15 @@ class Workbench(w.VBox):
         self.end = button(
             "Cancel", "End what runs; what was found is kept", self.state.job.cancel
         )
-        self.children = (row(self.all, self.end, self.bar, self.text), self.tabs)
+        self.text.layout.width = "auto"
+        self.children = (
+            sheet(),
+            row(self.all, self.end, self.reasons, self.bar, self.text),
+            self.tabs,
+        )
+        self.add_class("ll-panel")
         self.state.job.observe(lambda c: self._status())
+        self.state.observe(lambda c: self._status(), "candidate")
         self.state.observe(self._forward, ["egraph", "result", "executable", "profile"])
         self._status()
         if session is not None:
@@ -113,15 +123,23 @@ class Workbench(w.VBox):
 
         threading.Thread(target=chain, daemon=True).start()
 
+    def explain(self) -> None:
+        """Show why the candidate won."""
+        self.tabs.selected_index = self.panels.index(self.candidate)
+        self.candidate.explain()
+
     def _status(self) -> None:
         job = self.state.job
         running = job.state != "idle"
         self.end.disabled = not running
         self.all.disabled = running
+        self.reasons.disabled = self.state.candidate is None
         self.bar.value = max(job.fraction, 0.0) if running else 0.0
-        self.bar.layout.visibility = "visible" if running else "hidden"
+        self.bar.layout.display = "" if running else "none"
         tone = "bad" if job.failed else "muted"
-        text = f"{job.stage}: {job.message}" if job.stage else "ready"
+        text = f"{job.stage}: {job.message}" if job.stage else (
+            "Run all saturates, searches, builds and profiles; each panel runs one of them."
+        )  # fmt: skip
         if job.state == "canceling":
             text = f"{job.stage}: canceling…"
         put(self.text, el("div", text, class_=tone, role="status"))

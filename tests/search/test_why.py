@@ -11,6 +11,7 @@ import luminal_lab as ll
 from luminal_lab.errors import SearchError
 from luminal_lab.search.assemble import Assembler
 from luminal_lab.search.extract import Genome, Infeasible
+from luminal_lab.search.ladder import CAPTURED, FUSED
 from luminal_lab.search.region import RegionSearch
 from luminal_lab.search.replay import genome_of
 from luminal_lab.search.result import KernelRecord
@@ -107,3 +108,18 @@ def test_two_candidates_differ_by_what_is_merged_and_stored(result) -> None:
     same = one.diff(one)
     assert set(same.table()["status"]) == {"shared"}
     assert same.values().empty
+
+
+def test_a_candidate_is_set_against_the_program_and_against_fusion_alone(result) -> None:
+    found = result.why()
+    table = found.ladder_table()
+    assert list(table["program"][:2]) == [CAPTURED, FUSED]
+    captured, fused, *_, mine = found.ladder
+    assert captured.calls == 13  # operations, inputs and constants left out
+    assert mine.calls == len([c for c in result.best.calls if not c.at_build])
+    assert captured.traffic > fused.traffic >= mine.traffic > 0
+    assert captured.seconds > fused.seconds >= mine.seconds == result.best.seconds
+    assert table["ratio"].iloc[-1] == 1
+    assert FUSED in repr(found)
+    html = found._repr_mimebundle_()["text/html"]
+    assert "As it was captured, the program moves" in html

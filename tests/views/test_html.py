@@ -5,6 +5,7 @@ import pytest
 from luminal_lab.views import diff, units
 from luminal_lab.views.highlight import code, coloured
 from luminal_lab.views.html import (
+    GROUNDS,
     PALETTE,
     TEXT_COLOURS,
     Figure,
@@ -45,8 +46,10 @@ def _luminance(colour: str) -> float:
 @pytest.mark.parametrize("ground", ["bg", "surface", "soft"])
 @pytest.mark.parametrize("name", TEXT_COLOURS)
 def test_contrast(name, ground, theme):
-    pair = sorted(_luminance(PALETTE[c][theme]) for c in (name, ground))
-    assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5
+    grounds = [PALETTE[ground][theme], *([GROUNDS[ground]] if theme else [])]
+    for colour in grounds:
+        pair = sorted(_luminance(c) for c in (PALETTE[name][theme], colour))
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5
 
 
 def test_style_sheet_touches_nothing_outside_of_its_class():

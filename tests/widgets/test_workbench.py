@@ -51,7 +51,10 @@ def test_every_panel_shows_its_stage(bench: Workbench) -> None:
     assert "e-nodes" in bench.egraph.facts.value
     assert len(bench.search.table.rows) == len(bench.state.result.rows)
     assert bench.candidate.graph.graph.nodes
+    bench.explain()
+    assert bench.tabs.selected_index == 3
     assert "bound by" in bench.candidate.why.value
+    assert "as captured: one kernel per operation" in bench.candidate.why.value
     assert "static void" in bench.kernels.editor.value
     assert "@triton.jit" in bench.kernels.sources.value.replace("</span>", "").replace(
         '<span class="tp">', ""

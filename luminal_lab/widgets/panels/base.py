@@ -24,8 +24,9 @@ class Panel(w.VBox):
     def __init__(self, state: State):
         super().__init__()
         self.state = state
-        self.children = tuple(self.build())
+        self.children = (sheet(), *self.build())
         self.layout.padding = "8px 2px"
+        self.add_class("ll-panel")
 
     def build(self) -> Iterable[w.Widget]:
         """Make the children once."""
@@ -48,6 +49,21 @@ class Panel(w.VBox):
         """Call `react` now and at each change of a stage object."""
         self.state.observe(lambda change: react(), names)
         react()
+
+
+# What the controls of ipywidgets need: titles that are not cut off, fields that fit.
+_CONTROLS = """
+.ll-panel.ll-panel.ll-panel .lm-TabBar-content{flex-wrap:wrap}
+.ll-panel.ll-panel.ll-panel .lm-TabBar-tab{min-width:max-content;flex:0 0 auto}
+.ll-panel.ll-panel .widget-html-content{min-width:0}
+.ll-panel.ll-panel textarea{font:12px/1.45 var(--jp-code-font-family,monospace);white-space:pre}
+.ll-panel.ll-panel button:focus-visible{outline:2px solid currentColor;outline-offset:1px}
+"""
+
+
+def sheet() -> w.HTML:
+    """The style sheet of the controls, which shows nothing by itself."""
+    return w.HTML(f"<style>{_CONTROLS}</style>", layout=w.Layout(display="none"))
 
 
 def html(*parts: Any) -> w.HTML:

@@ -7,12 +7,15 @@ from typing import Any
 
 import ipywidgets as w
 
+from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import LuminalError
-from luminal_lab.search import Candidate
+from luminal_lab.search import Candidate, Result
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import chart, graphs, units
+from luminal_lab.views import derivation as derivation_view
 from luminal_lab.views import why as why_view
 from luminal_lab.views.html import el, fold, scroll, table
+from luminal_lab.views.steps import derive
 from luminal_lab.widgets.graph import GraphView
 from luminal_lab.widgets.panels.base import (
     Panel,
@@ -42,19 +45,36 @@ class CandidatePanel(Panel):
         self.facts = html(nothing("No candidate yet: see the Search panel."))
         self.graph = GraphView(graphs.GraphData("Kernels", (), ()))
         self.why, self.kernels, self.memory, self.diff = html(), html(), html(), html()
+        self.derived = choice("kernel", [], "Whose derivation to show", wide="460px")
+        self.steps = html()
         self.pick.observe(self._picked, "value")
         self.other.observe(lambda c: self._diff(), "value")
         self.graph.observe(self._select, "selected")
         self.state.observe(lambda c: self._light(), "nodes")
         self.state.observe(lambda c: self._memory(), "executable")
+        self.derived.observe(lambda c: self._derive(), "value")
+        self._stale = {1, 2, 5}  # tabs that are made when they are looked at
+        self.tabs = w.Tab(children=[
+            w.VBox([self.graph]), self.why, w.VBox([row(self.derived), self.steps]),
+            self.kernels, self.memory, w.VBox([row(self.other), self.diff]),
+        ])  # fmt: skip
+        self.tabs.titles = ("Graph", "Why this one", "How it follows", "What it computes",
+                            "Memory", "Difference")  # fmt: skip
+        self.tabs.observe(lambda c: self._refresh(), "selected_index")
         self.follow("result", self._list)
         self.follow("candidate", self._show)
-        tabs = w.Tab(children=[
-            w.VBox([self.graph]), self.why, self.kernels, self.memory,
-            w.VBox([row(self.other), self.diff]),
-        ])  # fmt: skip
-        tabs.titles = ("Graph", "Why this one", "What it computes", "Memory", "Difference")
-        return [row(self.go, self.pick), self.facts, tabs]
+        return [row(self.go, self.pick), self.facts, self.tabs]
+
+    def explain(self) -> None:
+        """Turn to the reasons for this candidate."""
+        self.tabs.selected_index = 1
+
+    def _refresh(self) -> None:
+        """Bring the tab that is looked at up to date."""
+        at = self.tabs.selected_index
+        if at in self._stale and self.state.candidate is not None:
+            self._stale.discard(at)
+            {1: self._why, 2: self._derive, 5: self._diff}[at]()
 
     def _list(self) -> None:
         result = self.state.result
@@ -65,7 +85,7 @@ class CandidatePanel(Panel):
         many = min(len(result.candidates), _MANY)
         names = [("the best", -1), *((f"rank {k}", k) for k in range(many))]
         offer(self.pick, names)
-        offer(self.other, [("–", None), *names])
+        offer(self.other, [("–", None), *names], unlike(result, many))
 
     def _candidate(self, k: int) -> Candidate:
         result = self.state.result
@@ -86,9 +106,28 @@ class CandidatePanel(Panel):
         put(self.kernels, candidate_view.kernel_table(found),
             fold("What each kernel computes", *candidate_view.mathematics(found)),
             fold("All calls", candidate_view.call_table(found)))  # fmt: skip
-        self._why()
+        names = [
+            (f"k{k} {candidate_view.describe(kernel)}", k)
+            for k, kernel in enumerate(found.kernels) if isinstance(kernel, Kernel)
+        ]  # fmt: skip
+        offer(self.derived, names)
+        self._stale = {1, 2, 5}
+        self._refresh()
         self._memory()
-        self._diff()
+
+    def _derive(self) -> None:
+        """How the chosen kernel follows from the program."""
+        egraph, found, k = self.state.egraph, self.state.candidate, self.derived.value
+        if 2 in self._stale or found is None:
+            return
+        if egraph is None or k is None:
+            said = "Every kernel is a library's." if k is None else "There is no e-graph."
+            put(self.steps, nothing(said))
+            return
+        try:
+            put(self.steps, *derivation_view.body(egraph, derive(egraph, found, k)))
+        except LuminalError as error:
+            put(self.steps, el("p", str(error), class_="bad"))
 
     def _why(self) -> None:
         result, found = self.state.result, self.state.candidate
@@ -110,6 +149,8 @@ class CandidatePanel(Panel):
         put(self.memory, *memory(plan))
 
     def _diff(self) -> None:
+        if 5 in self._stale:
+            return
         if self.other.value is None or self.state.candidate is None:
             put(self.diff, nothing("Choose another candidate."))
             return
@@ -122,6 +163,16 @@ class CandidatePanel(Panel):
 
     def _light(self) -> None:
         self.graph.select_hlir(set(self.state.nodes))
+
+
+def unlike(result: Result, most: int) -> int | None:
+    """The rank of the first candidate with another number of kernels than the best one."""
+    mine = {r.region: r.kernels for r in result.rows if r.chosen}
+    ranks = [
+        r.rank for r in result.rows if r.kernels != mine.get(r.region, r.kernels)
+        and r.status != "rejected" and r.rank < most
+    ]  # fmt: skip
+    return min(ranks, default=None)
 
 
 def memory(plan: Any) -> list[Any]:
@@ -147,7 +198,7 @@ def memory(plan: Any) -> list[Any]:
            f" Weights that were packed or computed at build time take "
            f"{units.size(plan.persistent_bytes)}."),
         scroll(chart.spans("Live ranges of buffers over the calls of a run", bars,
-                           lambda v: f"{v:.0f}"), label="memory plan", tall=True)
+                           lambda v: f"{v:.0f}", whole=True), label="memory plan", tall=True)
         if bars else nothing("No buffer lives in the arena."),
         fold("All buffers", table(head, rows, label="buffers")),
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import ipywidgets as w
 from luminal_lab.egraph import check_rule
 from luminal_lab.egraph.egraph import ENCODED, EClass, EGraph, Part
 from luminal_lab.errors import LuminalError
+from luminal_lab.search import Candidate
 from luminal_lab.views import egraph as egraph_view
 from luminal_lab.views import explain as explain_view
 from luminal_lab.views import graphs, units
@@ -53,16 +54,20 @@ class EGraphPanel(Panel):
         self.forms = html()
         self.graph = GraphView(graphs.GraphData("E-graph", (), ()))
         self.editor = w.Textarea(
-            placeholder=RULE_HINT, layout=w.Layout(width="100%", height="150px"),
+            placeholder=RULE_HINT, layout=w.Layout(width="auto", height="150px"),
         )  # fmt: skip
         self.verdict = html()
         self.rule = choice("rule", [], "A rule of this e-graph", wide="300px")
         self.goal = choice("to the form", [], "A member of the node's e-class", wide="420px")
         why = button("Did it fire here? Why not?", "The first premise that fails", self.why_not)
         path = button("Explain", "The chain of rules from the node to this form", self.explain)
-        self.reason = html(nothing("Choose a node in the tab before, then a rule or a form."))
+        self.reason = html(nothing(
+            "About the node that is chosen in the tab before. How a whole kernel follows from "
+            "the program stands in the Candidate panel."
+        ))  # fmt: skip
+        self.onward: Callable[[], Any] = self.state.search  # the workbench has its controls
         self.search = button(
-            "Search", "Go on to the search", lambda: self.state.search(), primary=True
+            "Search", "Go on to the search", lambda: self.onward(), primary=True
         )
         check = button("Check", "Parse it, and test it on random instances", self.check)
         again = button(
@@ -76,6 +81,7 @@ class EGraphPanel(Panel):
         self.node.observe(lambda c: self._forms(), "value")
         self.graph.observe(self._select, "selected")
         self.state.observe(lambda c: self._light(), "nodes")
+        self.state.observe(lambda c: self._goals(), "candidate")
         self.follow("egraph", self._show)
         inner = w.Tab()
         inner.children = [
@@ -125,7 +131,9 @@ class EGraphPanel(Panel):
             for n in sorted(part.node_class)
             if part.hlir.nodes[n].op != "Input"
         ]  # fmt: skip
-        offer(self.node, nodes)
+        made = {t for _, t in part.outputs}
+        last = [n for _, n in nodes if part.node_class[n] in made]
+        offer(self.node, nodes, last[-1] if last else None)
         self.graph.show(graphs.of_part(part))
         self._light()
 
@@ -149,7 +157,16 @@ class EGraphPanel(Panel):
             self.graph.highlighted = [
                 n.key for n in self.graph.graph.nodes if n.group in inside
             ]
-            offer(self.goal, members(part, egraph.classes_of(node, part.region)))
+            self._goals()
+
+    def _goals(self) -> None:
+        """Offer the forms of the node, first of all the one that the candidate took."""
+        egraph, node, part = self.state.egraph, self.node.value, self.part
+        if egraph is None or node is None or part is None:
+            return
+        forms = members(part, egraph.classes_of(node, part.region))
+        chosen = taken(self.state.candidate, part.region)
+        offer(self.goal, forms, next((key for _, key in forms if key in chosen), None))
 
     def _select(self, change: dict) -> None:
         hlir = self.graph.hlir_of(change["new"]) if change["new"] else ()
@@ -236,6 +253,13 @@ def members(part: Part, classes: Sequence[EClass]) -> list[tuple[str, str]]:
         for c in classes
         for k, n in enumerate(c.nodes)
     ]
+
+
+def taken(candidate: Candidate | None, region: int) -> set[str]:
+    """What `explain` calls the members that a candidate took in a region."""
+    if candidate is None:
+        return set()
+    return {f"v{c}.{k}" for at, _, picks in candidate.choice if at == region for c, k in picks}
 
 
 def born(part: Part, iteration: int) -> list[Any]:

@@ -49,7 +49,7 @@ class KernelsPanel(Panel):
         self.trials: list[tuple[str, Trial]] = []
         self.tried = html()
         self.rendered = html()
-        self.editor = w.Textarea(layout=w.Layout(width="100%", height="420px"))
+        self.editor = w.Textarea(layout=w.Layout(width="auto", height="420px"))
         self.editor.add_class("ll-code")
         time = button(
             "Verify and time", "Compile it, check it, time it", self.time, primary=True

@@ -12,6 +12,7 @@ from luminal_lab.search import Budget
 from luminal_lab.search.budget import EFFORTS
 from luminal_lab.search.strategies import STRATEGIES, strategy_of
 from luminal_lab.views import chart, units
+from luminal_lab.views import rejections as rejections_view
 from luminal_lab.views import result as result_view
 from luminal_lab.views.html import el, facts, scroll
 from luminal_lab.widgets.panels.base import (
@@ -137,13 +138,18 @@ class SearchPanel(Panel):
             ),
         )
         self.table.show(candidate_rows(result))
+        self.table.marked = [f"{r.region}.{r.rank}" for r in result.rows if r.chosen]
         pareto = scroll(result_view.pareto_svg(result), label="memory over time")
-        parts: list[Any] = [el("h4", "Time and memory"), pareto]
+        parts: list[Any] = []
+        if result.finalists:
+            parts += [el("h4", "Whole programs, timed in turns in a fresh process"),
+                      result_view.finalist_table(result)]  # fmt: skip
+        parts += [el("h4", "Time and memory"), pareto]
         if any(r.measured is not None for r in result.rows):
             picture = scroll(result_view.scatter_svg(result), label="predicted, measured")
             parts += [el("h4", "Predicted against measured"), picture]
         parts += [el("h4", "What became of everything that was considered"),
-                  result_view.rejection_table(result)]  # fmt: skip
+                  *rejections_view.body(result.rejections())]  # fmt: skip
         put(self.below, *parts)
 
     def _choose(self, change: dict) -> None:
@@ -161,7 +167,7 @@ def candidate_rows(result: Any) -> list[dict[str, Any]]:
         rejected = r.status == "rejected"
         verdict = (
             r.status if not rejected else f"{r.reason}{f', by {r.rule}' if r.rule else ''}"
-        )
+        ) + (", chosen" if r.chosen else "")
         rows.append(
             {
                 "key": f"{r.region}.{r.rank}",
@@ -184,13 +190,16 @@ def candidate_rows(result: Any) -> list[dict[str, Any]]:
 def best_svg(best: list[tuple[float, float, str]]) -> Any:
     """The best time over the seconds of a search, one curve per stage."""
     series = []
+    times = [seconds for _, seconds, _ in best] or [1.0]
     for stage in dict.fromkeys(s for _, _, s in best):
-        points = [(t, seconds) for t, seconds, s in best if s == stage]
+        steps = [(t, seconds) for t, seconds, s in best if s == stage]
+        points = [p for k, p in enumerate(steps)
+                  if not k or k == len(steps) - 1 or p[1] != steps[k - 1][1]]  # fmt: skip
         series.append(chart.Series(stage, points))
     return chart.plot(
         "Best candidate so far, over the seconds of the search",
         chart.Axis("seconds of search", show=lambda v: f"{v:g}"),
-        chart.Axis("best", show=units.seconds),
+        chart.Axis("best", log=max(times) > 5 * min(times) > 0, show=units.seconds),
         series,
         width=520,
         height=200,
