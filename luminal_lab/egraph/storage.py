@@ -113,6 +113,9 @@ def _attrs_data(node: ENode) -> list[Any]:
     if node.op in ("gemm", "library"):
         form = node.attrs[0]
         return [{f.name: _with_sizes(getattr(form, f.name)) for f in fields(form)}]
+    if node.op == "planes":
+        index, order = node.attrs
+        return [list(map(str, index)), order]
     if node.op == "scatter":
         mode, points, index = node.attrs
         return [mode, list(map(str, points)), list(map(str, index))]
@@ -179,10 +182,12 @@ class _Reader:
         if op in ("gemm", "library"):
             deep = {k: _tuple(v) for k, v in self._plain(data[0]).items()}
             return (GemmForm(**deep) if op == "gemm" else LibraryForm(**deep),)
+        if op == "planes":
+            return self._indices(data[0]), tuple(data[1])
         if op == "scatter":
             mode, points, index = data
             return mode, self._indices(points), self._indices(index)
-        return tuple(data)
+        return tuple(map(_tuple, data))
 
     def _indices(self, texts: list[str]) -> tuple[Index, ...]:
         return tuple(Index.parse(text, None, self.symbols) for text in texts)

@@ -220,6 +220,14 @@ def test_save_and_load(tmp_path: Path) -> None:
         egraph.save(tmp_path / "no" / "such" / "folder")
 
 
+@pytest.mark.parametrize("name", ["conv", "images", "integers"])
+def test_every_kind_of_node_is_read_back(name: str, tmp_path: Path) -> None:
+    egraph = saturate(program(name)[0])
+    egraph.save(tmp_path / "x.egraph")
+    again = EGraph.load(tmp_path / "x.egraph")
+    assert [p.classes for p in again.parts] == [p.classes for p in egraph.parts]
+
+
 # ---------------------------------------------------------------------- limits and failures
 
 
