@@ -76,8 +76,8 @@ format: setup  ## format the code and apply the safe fixes
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-lab: setup  ## open JupyterLab on the notebooks
-	$(VENV)/bin/jupyter lab --notebook-dir=notebooks $(ARGS)
+lab: setup  ## open JupyterLab on the tour
+	$(VENV)/bin/jupyter lab notebooks/00_tour.ipynb $(ARGS)
 
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: setup  ## build the site into site/ (strict)

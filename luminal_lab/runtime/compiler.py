@@ -33,6 +33,7 @@ from luminal_lab.runtime.cache import FileCache, digest
 
 CACHE = FileCache("c")
 _SCRATCH = "luminal-cc-"  # then the process that made the folder
+GENERATED = "a generated kernel that does not compile is a bug of the code generator"
 UNIT_SECONDS = 300.0  # a unit that takes longer is given up
 
 # The part of fast-math that keeps NaN and infinity; at compile time only, since linking with
@@ -462,6 +463,5 @@ def _compile(
     return CompilerError(
         f"the C compiler rejected {unit.name} ({ended}):\n{message.strip()}",
         where=f"{compiler.describe()}, source kept at {kept}",
-        fix="a generated kernel that does not compile is a bug of the code generator: report "
-        "it with the source",
+        fix=f"{GENERATED}: report it with the source",
     )

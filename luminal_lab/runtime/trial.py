@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.egraph.values import Kernel, postorder
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.apply import torch_dtype
+from luminal_lab.runtime.compiler import GENERATED
 from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
@@ -106,6 +107,9 @@ def try_kernel(
     finally:
         if target is None:
             own.close()
+    if text is not None:  # what to do about it is said of generated sources
+        said = "".join(x for x in measurement.message.splitlines(True) if GENERATED not in x)
+        measurement = replace(measurement, message=said.rstrip())
     return Trial(code, schedule, measurement, text is not None)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +178,23 @@ def replay(
             f"the best candidate is another one here:\n{saved.best.diff(best)}", where=where
         )
     return replace(saved, best=best), made
+
+
+def beside(result: Result, egraph: EGraph) -> Result:
+    """See `Result.beside`."""
+    from luminal_lab.search.assemble import Assembler
+
+    @cache
+    def again() -> tuple[Assembler, list[list[Extraction]]]:
+        assembler = Assembler(egraph, result.machine)
+        return assembler, replay(result, egraph, assembler)[1]
+
+    def program(k: int) -> Candidate:
+        assembler, made = again()
+        rows = [row[min(k, len(row) - 1)] for row in made]
+        return scheduled(assembler.candidate(rows), assembler, result.records)
+
+    return result.with_programs(program, egraph)
 
 
 def _differences(saved: Result, here: Origin, egraph: EGraph) -> Iterator[str]:

@@ -312,6 +312,15 @@ class Result:
             data["best"] = Candidate.get(archive)
             return Result(**data)
 
+    def beside(self, egraph: EGraph) -> Result:
+        """A result that was read from a file, beside the e-graph that it was found in.
+
+        `candidates` are all of them again, and `why` compares choices. They are rebuilt when
+        one is asked for first; when this is another e-graph, a `SearchError` says then what
+        differs.
+        """
+        return import_module("luminal_lab.search.replay").beside(self, egraph)
+
     def with_programs(
         self, make: Callable[[int], Candidate], egraph: EGraph | None = None
     ) -> Result:

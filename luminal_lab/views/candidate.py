@@ -58,6 +58,7 @@ def body(candidate: Candidate) -> list[Html]:
 def summary(candidate: Candidate) -> Html:
     """A line of figures."""
     calls = [c for c in candidate.calls if not c.at_build]
+    early = len(candidate.calls) - len(calls)
     derived = sum(isinstance(k, Kernel) for k in candidate.kernels)
     library = len(candidate.kernels) - derived
     known = bool(candidate.predicted) and math.isfinite(candidate.seconds)
@@ -67,8 +68,8 @@ def summary(candidate: Candidate) -> Html:
                           f"kernel ({derived} derived, {library} library)",
                           f"kernels ({derived} derived, {library} library)"),
             units.counted(len(calls), "call"),
-            (f"{len(candidate.calls) - len(calls):,}"
-             if len(candidate.calls) > len(calls) else None, "calls at build time"),
+            *([units.counted(early, "call at build time", "calls at build time")]
+              if early else []),
             (units.size(candidate.temporaries), "of temporaries"),
             (units.seconds(candidate.seconds) if known else None, "predicted"),
             (candidate.target, "target"),
@@ -292,6 +293,15 @@ def short(name: str, region: str = "") -> str:
     """A buffer's name within its layer, cut at the front when it is long."""
     name = name.removeprefix(f"{region}.")
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def costliest(found: Candidate) -> int:
+    """The kernel that takes the most time in a run, by prediction."""
+    spent = [0.0] * len(found.kernels)
+    for call in found.calls:
+        if not call.at_build and found.predicted:
+            spent[call.kernel] += found.predicted[call.kernel]
+    return max(range(len(spent)), key=spent.__getitem__)
 
 
 def first_bind(candidate: Candidate, kernel: int) -> Mapping[str, str]:

@@ -248,7 +248,7 @@ def spans(
     row = {lane: k for k, lane in enumerate(lanes)}
     end = max((s.start + s.seconds for s in items), default=0.0) or 1.0
     left = min(12 + max((len(_short(n)) for n in lanes), default=0) * CHAR, width * 0.45)
-    right, step = 18.0, 22.0
+    right, step = max(18.0, len(show(end)) * CHAR * 0.46 + 4), 22.0  # half the last label
     bottom = len(lanes) * step + 6
     axis = Axis("time", show=show, whole=whole)
     ticks = [t for t in nice_ticks(0.0, end, axis) if t <= end * 1.001]

@@ -78,7 +78,10 @@ class State(traitlets.HasTraits):
         self.session = None
         self.listed = session.candidates()
         for name in STAGES:
-            setattr(self, name, session.stage(name))
+            stage = session.stage(name)
+            if isinstance(stage, Result) and self.egraph is not None:
+                stage = stage.beside(self.egraph)
+            setattr(self, name, stage)
         if self.candidate is None and self.result is not None:
             self.candidate = self.result.best
         self.best = session.progress()

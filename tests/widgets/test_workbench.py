@@ -244,6 +244,13 @@ def test_a_session_is_kept_up_to_date_and_reopened(tmp_path: Path) -> None:
     assert again.state.candidate.name == bench.state.candidate.name
     assert len(again.search.table.rows) == len(bench.state.result.rows)
     assert again.state.best == [tuple(p) for p in bench.state.best]
+    again.explain()  # as before: the e-graph is there, and so are all candidates
+    assert "What each choice saves" in again.candidate.why.value
+    again.candidate.tabs.selected_index = 2
+    assert "As the program says it" in again.candidate.steps.value
+    last = again.state.result.rows[-1]
+    again.search.table.selected = f"{last.region}.{last.rank}"
+    assert again.state.candidate.name == bench.state.result.candidates[last.rank].name
 
 
 def test_sessions_are_saved_exported_and_compared(

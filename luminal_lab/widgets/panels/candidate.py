@@ -92,8 +92,12 @@ class CandidatePanel(Panel):
         return result.best if k < 0 else result.candidates[k]
 
     def _picked(self, change: dict) -> None:
-        if self.state.result is not None and change["new"] is not None:
+        if self.state.result is None or change["new"] is None:
+            return
+        try:
             self.state.set_candidate(self._candidate(change["new"]))
+        except LuminalError as error:  # a session whose e-graph is another one
+            put(self.facts, el("p", str(error), class_="bad"))
 
     def _show(self) -> None:
         found: Candidate | None = self.state.candidate
@@ -110,7 +114,8 @@ class CandidatePanel(Panel):
             (f"k{k} {candidate_view.describe(kernel)}", k)
             for k, kernel in enumerate(found.kernels) if isinstance(kernel, Kernel)
         ]  # fmt: skip
-        offer(self.derived, names)
+        worst = candidate_view.costliest(found)
+        offer(self.derived, names, worst if worst in dict(names).values() else None)
         self._stale = {1, 2, 5}
         self._refresh()
         self._memory()
@@ -134,7 +139,10 @@ class CandidatePanel(Panel):
         if result is None:
             put(self.why, nothing("It did not come from a search."))
             return
-        put(self.why, *why_view.body(result.why(found)))
+        try:
+            put(self.why, *why_view.body(result.why(found)))
+        except LuminalError as error:
+            put(self.why, el("p", str(error), class_="bad"))
 
     def _memory(self) -> None:
         executable = self.state.executable
@@ -154,7 +162,11 @@ class CandidatePanel(Panel):
         if self.other.value is None or self.state.candidate is None:
             put(self.diff, nothing("Choose another candidate."))
             return
-        other = self._candidate(self.other.value)
+        try:
+            other = self._candidate(self.other.value)
+        except LuminalError as error:
+            put(self.diff, el("p", str(error), class_="bad"))
+            return
         self.diff.value = str(candidate_view.difference(self.state.candidate, other).html)
 
     def _select(self, change: dict) -> None:

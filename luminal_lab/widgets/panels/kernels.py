@@ -104,7 +104,7 @@ class KernelsPanel(Panel):
             (f"k{k} {candidate_view.describe(kernel)}", k)
             for k, kernel in enumerate(found.kernels)
         ]
-        offer(self.pick, names)
+        offer(self.pick, names, candidate_view.costliest(found))
         self._show()
 
     def _show(self) -> None:

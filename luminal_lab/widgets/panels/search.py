@@ -157,7 +157,10 @@ class SearchPanel(Panel):
         if result is None or not change["new"]:
             return
         rank = int(change["new"].split(".")[1])
-        self.state.set_candidate(result.candidates[rank] if rank else result.best)
+        try:
+            self.state.set_candidate(result.candidates[rank])
+        except LuminalError as error:  # a session whose e-graph is another one
+            put(self.facts, el("p", str(error), class_="bad"))
 
 
 def candidate_rows(result: Any) -> list[dict[str, Any]]:
