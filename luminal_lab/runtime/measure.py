@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TIMEOUT = 20.0  # seconds that one job may take in the worker
+_START = 120.0  # seconds that the worker may take to start, for which no job is to blame
 TIMED = 0.06  # seconds of samples per job
 _COLD = 256 << 10  # constants smaller than this are taken to be in cache
 
@@ -47,6 +48,8 @@ class Worker:
     def __init__(self, timeout: float = TIMEOUT, threads: int = 1):
         self.timeout, self.threads = timeout, threads
         self._child: subprocess.Popen[bytes] | None = None
+        self._there = False  # whether it has said that it is ready
+        self._data = b""  # of its answers, not read yet
         self._log: Any = None
         self._finalizer: weakref.finalize | None = None
 
@@ -69,13 +72,17 @@ class Worker:
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.write(json.dumps(message).encode() + b"\n")
                 child.stdin.flush()
-            line = self._read_line(child)
+            limit = self.timeout if self._there else _START
+            line = self._read_line(child, limit)
+            if line and not self._there:  # it says that it is there
+                self._there, limit = True, self.timeout
+                line = self._read_line(child, limit)
         except BaseException:
             self.close()
             raise
         if line is None:
             self.close()
-            return {"reason": "timed out", "message": f"no result after {self.timeout:.0f} s"}
+            return {"reason": "timed out", "message": f"no result after {limit:.0f} s"}
         if not line:
             code = child.wait()
             said = self._said()
@@ -104,6 +111,7 @@ class Worker:
         if self._child is not None and self._child.poll() is None:
             return self._child
         self.close()
+        self._there, self._data = False, b""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         path = os.pathsep.join(p for p in (package_parent(), *sys.path) if p)
         self._child = subprocess.Popen(
@@ -118,12 +126,12 @@ class Worker:
         self._finalizer = weakref.finalize(self, _end, self._child)
         return self._child
 
-    def _read_line(self, child: subprocess.Popen[bytes]) -> bytes | None:
+    def _read_line(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
         """The next line, `b""` when the child has ended, None when it takes too long."""
         assert child.stdout is not None
         descriptor = child.stdout.fileno()
-        limit, data = time.monotonic() + self.timeout, b""
-        while not data.endswith(b"\n"):
+        limit = time.monotonic() + seconds
+        while b"\n" not in self._data:
             poll()
             left = limit - time.monotonic()
             if left <= 0:
@@ -133,8 +141,9 @@ class Worker:
             part = os.read(descriptor, 1 << 16)
             if not part:
                 return b""
-            data += part
-        return data
+            self._data += part
+        line, end, self._data = self._data.partition(b"\n")
+        return line + end
 
     def _said(self) -> str:
         """The end of what the child wrote to its standard error."""

@@ -1,13 +1,15 @@
 """The process in which kernels are verified and timed: `python -m luminal_lab.runtime.worker`.
 
-A kernel that crashes or hangs takes this process down, and not the user's. It reads one JSON
-request per line and answers each with one line. Tensors lie in a file that both sides map; here
-each buffer is mapped between pages that cannot be touched, inputs read-only, so that an access
-out of bounds is a crash and not a wrong number. PyTorch is imported only for library routines.
+A kernel that crashes or hangs takes this process down, and not the user's. It says that it is
+ready, then reads one JSON request per line and answers each with one line. Tensors lie in a
+file that both sides map; here each buffer is mapped between pages that cannot be touched,
+inputs read-only, so that an access out of bounds is a crash and not a wrong number. PyTorch is
+imported only for library routines.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -287,6 +289,10 @@ def main() -> None:
     # Answers leave through a descriptor of their own: a library may print to standard output.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    with contextlib.suppress(LuminalError):  # those that need it say why it is not there
+        native()
+    answers.write("ready\n")
+    answers.flush()
     for line in sys.stdin:
         answers.write(json.dumps(handle(json.loads(line))) + "\n")
         answers.flush()

@@ -125,10 +125,11 @@ def test_waiting_for_a_measurement_ends_when_it_is_asked_to():
         discover()
     except CompilerError:
         pytest.skip("there is no compiler")
-    worker = Worker(timeout=LONG)
+    worker = Worker()
     child = worker._start()
+    assert worker._read_line(child, LONG) == b"ready\n"
     with pytest.raises(Stop), polling(after(0.2)):
-        worker._read_line(child)
+        worker._read_line(child, LONG)
     worker.close()
 
 
