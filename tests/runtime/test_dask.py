@@ -1,4 +1,4 @@
-"""Measuring on a dask cluster: two worker processes on this machine."""
+"""Measuring on a dask cluster: worker processes on this machine."""
 
 import os
 import signal
@@ -22,6 +22,7 @@ from tests.search.models import saturated
 # What follows from times, such as who wins and who is measured beyond the most promising,
 # differs between two searches in one process too.
 SAME = ["region", "instances", "rank", "genome", "kernels", "reason", "rule"]
+KILLED = 3
 pytestmark = [
     pytest.mark.usefixtures("c_compiler"),
     # Of the library itself, when workers are killed and clusters closed.
@@ -32,7 +33,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def client():
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    # One more than these tests kill: on a busy machine a nanny may give up on a new worker.
+    options = {"n_workers": KILLED + 1, "threads_per_worker": 1, "dashboard_address": None}
     with LocalCluster(**options) as cluster, Client(cluster) as made:
         yield made
 
@@ -42,6 +44,11 @@ def reasons(executor, jobs, **options) -> list[str]:
         return [m.reason for m in target.measure(jobs, **options)]
 
 
+def pids(client) -> set[int]:
+    """The processes of the workers that are there."""
+    return set(client.run(os.getpid, on_error="ignore").values())
+
+
 def test_a_client_and_its_executor_are_recognised(client):
     assert client_of(client) is client
     assert client_of(client.get_executor()) is client
@@ -49,14 +56,14 @@ def test_a_client_and_its_executor_are_recognised(client):
 
 
 def test_a_search_gives_what_it_gives_here_even_when_a_worker_is_killed(client):
-    egraph = saturated("attention")
+    egraph = saturated("layernorm")
     with CpuTarget() as target:
         here = search(egraph, Budget("quick"), 0, target, database=Database(":memory:"))
     killed = []
 
     def kill(event):
         if event.stage == "measure" and event.done == 2 and not killed:
-            killed.append(next(iter(client.run(os.getpid).values())))
+            killed.append(min(pids(client)))
             os.kill(killed[0], signal.SIGKILL)
 
     with CpuTarget(executor=client) as target:
@@ -69,17 +76,13 @@ def test_a_search_gives_what_it_gives_here_even_when_a_worker_is_killed(client):
 
 def test_a_poisoned_job_kills_two_workers_and_no_more(client, monkeypatch):
     monkeypatch.setattr(dask_cluster, "measure_batch", spoiled_batch)
-    client.wait_for_workers(2)
-    before = set(client.run(os.getpid).values())
+    before = pids(client)
     assert reasons(client, [job(n) for n in (31, POISON, 32, 33)]) == ["", "crashed", "", ""]
-    client.wait_for_workers(2)
-    assert until(lambda: len(set(client.run(os.getpid).values())) == 2)
-    assert len(before - set(client.run(os.getpid).values())) <= 2
+    assert len(before - pids(client)) <= 2
 
 
 def test_workers_on_other_machines_are_left_out(client, monkeypatch):
-    client.wait_for_workers(2)
-    addresses = sorted(client.nthreads())
+    addresses = [f"tcp://127.0.0.1:{port}" for port in (1, 2)]
     target = CpuTarget(executor=client)
     wanted = target.fingerprint()
     mixed = {addresses[0]: wanted, addresses[1]: "another chip"}
@@ -108,7 +111,6 @@ def test_without_workers_this_machine_goes_on(monkeypatch):
 
 
 def test_a_deadline_cancels_what_waits(client):
-    client.wait_for_workers(2)
     jobs = [job(n) for n in range(200, 300)]
     got = reasons(client, jobs, deadline=time.monotonic() + 1.0)
     assert len(got) < 100

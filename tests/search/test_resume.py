@@ -39,7 +39,7 @@ class Slow(FakeTarget):
             time.sleep(0.02)
             yield measurement
 
-egraph = saturated("causal")
+egraph = saturated(sys.argv[3])
 target = Slow()
 with Database(sys.argv[1]) as database:
     result = search(egraph, Budget("quick"), 0, target, step, database=database)
@@ -65,7 +65,7 @@ def counted(*args):
     return compile_one(*args)
 
 compiler._compile = counted
-fn, args = small("layernorm")
+fn, args = small(sys.argv[3])
 egraph = ll.saturate(ll.capture(fn, args))
 result = ll.search(egraph, ll.Budget("quick"), progress=step)
 print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
@@ -75,24 +75,24 @@ print(json.dumps({"table": result.table().to_csv(), "best": result.best.text(),
 )
 
 
-def start(script: str, cache: Path, hold: int = 0) -> subprocess.Popen:
+def start(script: str, cache: Path, program: str, hold: int = 0) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(cache / "tuning.sqlite"), str(hold)],
+        [sys.executable, "-c", script, str(cache / "tuning.sqlite"), str(hold), program],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "LUMINAL_CACHE": str(cache)},
     )
 
 
-def finish(script: str, cache: Path) -> dict:
-    out, _ = start(script, cache).communicate(timeout=600)
+def finish(script: str, cache: Path, program: str) -> dict:
+    out, _ = start(script, cache, program).communicate(timeout=600)
     *steps, last = out.splitlines()
     return {**json.loads(last), "steps": len(steps)}
 
 
-def killed(script: str, cache: Path, step: int, hold: bool) -> None:
+def killed(script: str, cache: Path, program: str, step: int, hold: bool) -> None:
     """Kill a search after some steps: while it holds still, or in whatever it does then."""
-    child = start(script, cache, step if hold else 0)
+    child = start(script, cache, program, step if hold else 0)
     assert child.stdout is not None
     for line in child.stdout:
         if line == f"step {step}\n":
@@ -111,14 +111,14 @@ def sound(cache: Path) -> None:
     assert not list(cache.glob("*.damaged*"))
 
 
-def kill_and_resume(script: str, tmp_path: Path, times: int) -> None:
-    whole = finish(script, tmp_path / "whole")
+def kill_and_resume(script: str, tmp_path: Path, times: int, program: str) -> None:
+    whole = finish(script, tmp_path / "whole", program)
     rng = random.Random(0)
     for time in range(times):
         step = rng.randrange(whole["steps"] // 2, whole["steps"])
-        killed(script, tmp_path / "killed", step, hold=time == 0)
-    resumed = finish(script, tmp_path / "killed")
-    again = finish(script, tmp_path / "killed")
+        killed(script, tmp_path / "killed", program, step, hold=time == 0)
+    resumed = finish(script, tmp_path / "killed", program)
+    again = finish(script, tmp_path / "killed", program)
     assert again["timings"] == 0
     for key in ("table", "best", "finalists"):
         assert again[key] == resumed[key]
@@ -135,23 +135,23 @@ def folders(tmp_path):
     (tmp_path / "killed").mkdir()
 
 
-def test_a_search_that_was_killed_three_times_ends_the_same(tmp_path):
-    kill_and_resume(FAKE, tmp_path, 3)
+def test_a_search_that_was_killed_twice_ends_the_same(tmp_path):
+    kill_and_resume(FAKE, tmp_path, 2, "layernorm")
 
 
 @pytest.mark.slow
 def test_a_search_that_was_killed_twenty_times_ends_the_same(tmp_path):
-    kill_and_resume(FAKE, tmp_path, 20)
+    kill_and_resume(FAKE, tmp_path, 20, "causal")
 
 
 @pytest.mark.slow
 def test_a_search_on_this_machine_that_was_killed_twenty_times_ends_the_same(tmp_path):
-    kill_and_resume(REAL, tmp_path, 20)
+    kill_and_resume(REAL, tmp_path, 20, "layernorm")
 
 
 def test_a_second_search_compiles_nothing_and_times_nothing(tmp_path):
-    first = finish(REAL, tmp_path / "whole")
-    second = finish(REAL, tmp_path / "whole")
+    first = finish(REAL, tmp_path / "whole", "gelu")
+    second = finish(REAL, tmp_path / "whole", "gelu")
     assert first["timings"] > 0
     assert first["compiled"] > 0
     assert second["timings"] == 0

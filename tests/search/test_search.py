@@ -76,7 +76,7 @@ import sys
 from luminal_lab.search import Budget, Database, search
 from tests.search.fake import FakeTarget
 from tests.search.models import saturated
-for effort, name in (("none", "block"), ("quick", "causal")):
+for effort, name in (("none", "attention"), ("quick", "layernorm")):
     egraph = saturated(name)
     database = Database(":memory:")
     result = search(egraph, Budget(effort), int(sys.argv[1]), FakeTarget(), database=database)
