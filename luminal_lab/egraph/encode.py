@@ -29,6 +29,7 @@ from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_at
 from luminal_lab.egraph.steps import (
     Step,
     family,
+    gathered_extents,
     is_gathered,
     point_axis,
     role_axes,
@@ -306,7 +307,7 @@ class _Encoder:
 
     def _accessed(self, producer: int, view: View, by: Substitution) -> _Access:
         """A view of a step's dims as an index of what it stores (of its value, for an Iota)."""
-        extents = {**self.extents, **_gathered_extents(view)}
+        extents = {**self.extents, **gathered_extents(view)}
         guard, index = guarded_index(view, by, extents)
         step = self.steps[producer]
         if step.op == "Iota":
@@ -429,7 +430,7 @@ class _Encoder:
         return Call(step.node, target, stored, tuple(reads), tuple(named), numbers)
 
     def _all_extents(self, view: View) -> Mapping[str, Any]:
-        return {**self.extents, **_gathered_extents(view)}
+        return {**self.extents, **gathered_extents(view)}
 
     def _tensor(self, s: int) -> int:
         """The T term that stores a step (an Iota that is gathered from is stored for it)."""
@@ -602,9 +603,3 @@ def _injective(indices: Any, extents: Mapping[str, Any]) -> bool:
             seen.add(atom)
             span = abs(coef) * extents[atom]
     return True
-
-
-def _gathered_extents(view: View) -> dict[str, int]:
-    """Bounds for the axes `@0…`, whose values are data: nothing is proved from them."""
-    axes = frozenset().union(*(i.axes for i in view.index)) if view.index else frozenset()
-    return {a: 1 << 40 for a in sorted(axes) if is_gathered(a)}

@@ -177,9 +177,24 @@ def is_gathered(axis: str) -> bool:
     return axis.startswith(GATHERED)
 
 
+def gathered_extents(view: View) -> dict[str, int]:
+    """Bounds for the axes `@0…`, whose values are data: nothing is proved from them."""
+    axes = frozenset().union(*(i.axes for i in view.index)) if view.index else frozenset()
+    return {a: 1 << 40 for a in sorted(axes) if is_gathered(a)}
+
+
 def family(op: str) -> str:
     """The family of a step's op (`"copy"` for a copy)."""
     return "copy" if op == "Copy" else OPS[op].family
 
 
-__all__ = ["REDUCED", "Read", "Step", "family", "is_gathered", "point_axis", "steps_of"]
+__all__ = [
+    "REDUCED",
+    "Read",
+    "Step",
+    "family",
+    "gathered_extents",
+    "is_gathered",
+    "point_axis",
+    "steps_of",
+]

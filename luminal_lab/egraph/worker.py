@@ -36,6 +36,8 @@ _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the 
 _SNAPSHOT_ROWS = 20_000
 _SNAPSHOT_GROWTH = 1.25
 _SNAPSHOT_SECONDS = 1.0
+# Before an iteration that would pass the limit on rows if it made as much of each e-node as the
+# last one did, the state is sent, and no rule may have more matches than there may be rows.
 _VECTORS = {"Vs": "V", "Ts": "T", "Maps": "String", "Roles": "Axes", "Numbers": "f64"}
 
 
@@ -109,6 +111,8 @@ class Session:
         self.traced: Sequence[str] = job["traced"]
         self.part = 0
         self.size = (0, 0)  # e-nodes and e-classes after the last iteration
+        self.growth = 1.0  # of the e-nodes in the last iteration
+        self.matched: Mapping[str, int] = {}  # by rule, in the last iteration
         self.held_back = False  # whether a capped rule had matches that were not applied
         self.usage: dict[str, float] = {}  # seconds of processor time by stage
         self.clock = 0.0
@@ -152,6 +156,7 @@ class Session:
         self.spent("load")
         self.began, self.snapshot_at = time.process_time(), time.monotonic()
         self.snapshot_rows, self.snapshot_cost = 0, 0.0
+        self.growth, self.matched = 1.0, {}
         self.send_iteration(0, {}, {}, 0.0)
         try:
             for iteration in range(1, self.limits["iterations"] + 1):
@@ -186,24 +191,36 @@ class Session:
         start = time.monotonic()
         matches: dict[str, int] = {}
         seconds: dict[str, float] = {}
-        changed = False
+        changed = exploded = False
         self.held_back = False
+        explosive = self.growth > 2 and self.size[0] * self.growth > self.limits["rows"]
         self.run(f"(set (now) {iteration})")
         for name, cap in self.job["rulesets"]:
-            self.check_limits()
+            self.check_limits(explosive)
             run = f"(run {name})"
-            if cap is not None:  # a fresh back-off scheduler each time is a hard cap on matches
-                scheduler = f"(let-scheduler capped (back-off :match-limit {cap}))"
+            most = self.limits["rows"] if cap is None and explosive else cap
+            if (
+                most is not None
+            ):  # a fresh back-off scheduler each time is a hard cap on matches
+                scheduler = f"(let-scheduler capped (back-off :match-limit {most}))"
                 run = f"{scheduler} (run-with capped {name})"
             begin = time.monotonic()
             report = self.run(f"(run-schedule {run})").report
             self.share(begin, report, matches, seconds)
-            changed |= report.updated and cap is None
-            self.held_back |= report.updated and cap is not None
+            if cap is None:
+                changed |= report.updated
+                exploded |= explosive
+            else:
+                self.held_back |= report.updated
             self.run("(run-schedule (saturate analysis))")
         self.run("(run-schedule (run stamp))")
         before = self.size
         self.send_iteration(iteration, matches, seconds, time.monotonic() - start)
+        self.growth = self.size[0] / max(1, before[0])
+        held = exploded and any(m and not matches.get(n) for n, m in self.matched.items())
+        self.matched = matches
+        if held:
+            raise Stopped("row limit")
         return changed or self.size != before
 
     @staticmethod
@@ -219,7 +236,7 @@ class Session:
             share = times.get(name, 0.0) / total * spent
             seconds[name] = seconds.get(name, 0.0) + share
 
-    def check_limits(self) -> None:
+    def check_limits(self, explosive: bool = False) -> None:
         """Stop at a limit; snapshot the state before a step that may be the last one."""
         now = time.monotonic()
         if self.stop.is_set():
@@ -233,7 +250,11 @@ class Session:
         if self.go is not None:
             return  # the parent has the state of the last step
         grown = rows > max(_SNAPSHOT_ROWS, self.snapshot_rows * _SNAPSHOT_GROWTH)
-        if grown or now - self.snapshot_at > max(_SNAPSHOT_SECONDS, 10 * self.snapshot_cost):
+        if (
+            grown
+            or (explosive and rows > self.snapshot_rows)
+            or now - self.snapshot_at > max(_SNAPSHOT_SECONDS, 10 * self.snapshot_cost)
+        ):
             self.run("(run-schedule (run stamp))")
             self.send_state("the child died", final=False)
             self.snapshot_at, self.snapshot_rows = time.monotonic(), rows

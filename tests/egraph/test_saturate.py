@@ -33,6 +33,12 @@ EXPLODING = """
 (rewrite (Add a b) (Add b a) :name "free-add-commutes")
 """
 
+SQUARING = """
+;; law: nothing: it makes a sum of each two sums
+;; class: exact
+(rule ((= e (Add a b)) (= f (Add c d))) ((Add e f)) :name "squaring")
+"""
+
 
 class Scaled(torch.nn.Module):
     def forward(self, x):
@@ -235,6 +241,35 @@ def test_an_explosion_ends_in_a_reported_stop() -> None:
     egraph = saturate(chain(12), rules=EXPLODING, limits=Limits(rows=5000))
     assert egraph.parts[0].report.stopped == "row limit"
     assert egraph.parts[0].size > 0
+
+
+def test_an_iteration_that_squares_the_rows_ends_in_a_reported_stop() -> None:
+    limits = Limits(rows=2000, memory=800 << 20)
+    egraph = saturate(chain(12), rules=SQUARING, limits=limits)
+    assert egraph.parts[0].report.stopped not in ("saturated", "iteration limit", "time limit")
+    assert egraph.parts[0].size > 0
+
+
+def test_a_choice_between_equals_makes_no_more_choices() -> None:
+    # x = Select(p, x, x) must not become a choice by each conjunction of conditions.
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return torch.maximum(x, x).transpose(-1, -2) @ torch.maximum(x, x)
+
+    egraph = saturate(capture(Twice(), (torch.randn(5, 16, 2),)))
+    assert egraph.parts[0].report.stopped == "saturated"
+    assert egraph.size < 150
+
+
+def test_a_gathered_tensor_may_be_split_by_what_else_reads_it() -> None:
+    class Split(torch.nn.Module):
+        def forward(self, x, at):
+            y = x.exp()
+            return y.reshape(4, 3, 5).sum(1), y[at], torch.gather(y, 0, at[:, None] + 0 * at)
+
+    x, at = torch.randn(12, 5), torch.tensor([11, 0, 5])
+    egraph = saturate(capture(Split(), (x, at)))
+    assert egraph.parts[0].report.stopped == "saturated"
 
 
 def test_built_in_rules_do_not_explode_on_a_long_sum() -> None:
