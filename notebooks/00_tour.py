@@ -188,6 +188,17 @@ rules = {step.rule for step in derive(egraph, best).steps}
 print(sorted(rules & {"sum-linear", "online", "online-one"}))
 
 # %% [markdown]
+# ### Why does it win?
+#
+# Not because it is one kernel, but because of what it leaves out. The first table sets it
+# against the program as it was captured, with a kernel for each operation, and against the best
+# that fusion alone makes of it, when no law is used. What each writes to memory and reads back
+# is most of the story.
+
+# %% tags=["nbval-ignore-output"]
+result.why(best)
+
+# %% [markdown]
 # ### The same kernel in three languages
 #
 # From the formula and a *schedule* (tile sizes, loop order, what to keep in registers) one
@@ -253,6 +264,9 @@ ll.profile(fn, (q, k, v))
 # %% [markdown]
 # ## What to try next
 #
+# - **Click through it**: run `ll.Workbench(attention, (q, k, v))` in a new cell, press *Run
+#   all*, then *Why this one?* All of the above is there, and can be changed: rules, budgets,
+#   schedules, and the source of the kernel.
 # - **Make it causal**: add `scores = scores.masked_fill(mask, float("-inf"))` with
 #   `mask = torch.ones(1024, 1024, dtype=torch.bool).triu(1)` made inside `attention`. Is it still
 #   one kernel?
@@ -262,3 +276,6 @@ ll.profile(fn, (q, k, v))
 #   SwiGLU. The laws know nothing of attention, so they should have something to say.
 # - **Just use it**: `fn = ll.compile(module, args)` does all of the above, and so does
 #   `torch.compile(module, backend="luminal_lab")`.
+# - **Go on**: the [laws behind it](06_deriving_flash_attention.ipynb), [a law of your
+#   own](02_egraph_rules.ipynb), [a kernel of your own](07_bring_your_own_kernel.ipynb), or a
+#   [false law](11_debug_a_wrong_rule.ipynb) and how it is caught.
