@@ -74,7 +74,17 @@ class State(traitlets.HasTraits):
         return session
 
     def reopen(self, session: Session) -> None:
-        """Take over what a session holds; nothing is computed again."""
+        """Take over what a session holds; nothing is computed again.
+
+        Raises:
+            LuminalError: when there is no program in it.
+        """
+        if session.stage("hlir") is None:
+            raise LuminalError(
+                "there is no program in this session",
+                where=str(session.path),
+                fix="pass the module and its arguments, and this file as session=",
+            )
         self.session = None
         self.listed = session.candidates()
         for name in STAGES:

@@ -14,6 +14,7 @@ import torch
 import luminal_lab as ll
 from luminal_lab.errors import LuminalError
 from luminal_lab.search.progress import SearchEvent
+from luminal_lab.session import Session
 from luminal_lab.widgets import Workbench
 from luminal_lab.widgets.jobs import Job
 from tests.runtime.processes import PATIENCE, until
@@ -231,6 +232,12 @@ def test_each_stage_has_a_panel_of_its_own_and_a_static_form(bench: Workbench) -
     exe = ll.build(s.candidate)
     assert exe.widget().title == "Profile"
     assert ll.profile(exe, s.args, repeats=3).widget().title == "Profile"
+
+
+def test_an_empty_session_is_refused(tmp_path: Path) -> None:
+    empty = Session(tmp_path / "empty.session")
+    with empty, pytest.raises(LuminalError, match="no program in this session"):
+        Workbench(empty)
 
 
 def test_a_session_is_kept_up_to_date_and_reopened(tmp_path: Path) -> None:
