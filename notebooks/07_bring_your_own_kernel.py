@@ -162,12 +162,16 @@ print(egraph.alternatives("out0"))
 result = ll.search(egraph, ll.Budget("quick"))
 result
 
+# %% [markdown]
+# `result.best` is what was fastest just now, and on a busy machine that is partly luck. The rest of this notebook
+# takes the candidate that the cost model ranks first, to tell you the same story every time.
+
 # %%
-best = result.best
+best = result.candidates[0]
 print([type(k).__name__ for k in best.kernels])
 
 # %% [markdown]
-# Yours won. Is it right, and by how much is it faster?
+# It is yours. Is it right, and by how much is it faster?
 
 # %%
 fast = ll.build(best)
@@ -229,7 +233,7 @@ print("".join(lines[9:]))
 # %%
 survivor = ll.search(ll.saturate(hlir, rules=[RULE, wrong]), ll.Budget("quick"))
 print([reason for reason in survivor.rejected if reason.startswith("wrong")])
-print([type(k).__name__ for k in survivor.best.kernels])
+print("called:", any(type(k).__name__ == "LibraryKernel" for k in survivor.best.kernels))
 
 # %% [markdown]
 # And a bug in the rule: *up to one's own* became *up to the one after*. The kernel is right, but it is not
