@@ -14,6 +14,7 @@ A kernel is measured once, wherever it occurs, so most candidates cost one or tw
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,7 @@ class Race:
     def judge(self) -> None:
         """Find the listed individuals that contain a kernel which was rejected."""
         for k, r in enumerate(self.regions):
-            for one in r.listed:
+            for one in r.left:
                 verdict = self.measurer.verdict(k, one)
                 if verdict is not None:
                     r.lost[one.genes] = verdict
@@ -176,9 +177,11 @@ class Race:
         """List further individuals, made without the rules that spoiled all listed ones."""
         false = {rule for _, rule in r.lost.values() if rule}
         listed = {i.genes for i in r.listed}
-        others = [i for i in r.search.ranked() if i.genes not in listed]
-        more = [i for i in others if not false & r.search.rules_of(i)]
-        more = more[: self.level.measured] if false else []
+        if not false:
+            return []
+        others = (i for i in r.search.ranked() if i.genes not in listed)
+        right = (i for i in others if not false & r.search.rules_of(i))
+        more = list(islice(right, self.level.measured))
         r.listed += more
         r.search.rejected["pruned"] = r.search.rejected.get("pruned", 0) - len(more)
         return more

@@ -141,7 +141,7 @@ def test_a_search_that_was_killed_twice_ends_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_a_search_that_was_killed_twenty_times_ends_the_same(tmp_path):
-    kill_and_resume(FAKE, tmp_path, 20, "causal")
+    kill_and_resume(FAKE, tmp_path, 20, "layernorm")
 
 
 @pytest.mark.slow
