@@ -55,6 +55,7 @@ class Panel(w.VBox):
 _CONTROLS = """
 .ll-panel.ll-panel.ll-panel .lm-TabBar-content{flex-wrap:wrap}
 .ll-panel.ll-panel.ll-panel .lm-TabBar-tab{min-width:max-content;flex:0 0 auto}
+.ll-panel.ll-panel.ll-panel .lm-TabBar-tabLabel{color:var(--jp-ui-font-color1,inherit)}
 .ll-panel.ll-panel .widget-html-content{min-width:0}
 .ll-panel.ll-panel textarea{font:12px/1.45 var(--jp-code-font-family,monospace);white-space:pre}
 .ll-panel.ll-panel button:focus-visible{outline:2px solid currentColor;outline-offset:1px}
