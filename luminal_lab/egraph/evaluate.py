@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.egraph.values import BINDERS, Value, numbers_of
+from luminal_lab.errors import LuminalError
 from luminal_lab.hlir import apply
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.index import Index
@@ -278,6 +279,8 @@ def pointwise(
         numbers = torch.tensor(numbers_of(attrs[0]), dtype=held)
         return numbers[args[0].clamp(0, len(numbers) - 1)]
     if op == "select":
+        if args[0].dtype != torch.bool:
+            raise LuminalError(f"a choice by {args[0].dtype}, which is no condition")
         return torch.where(*args)
     return _REFERENCE[op](*args)
 

@@ -37,8 +37,7 @@ def _commands(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
         for t in range(sent, up_to):
             tensor = encoding.tensors[t]
             yield f"(set (tid {t}) {_tensor(tensor.term)})"
-            yield f'(set (stores (tid {t})) "{tensor.dtype.name}")'
-            yield f"(set (holds (tid {t})) {_set(sorted(marks[t]))})"
+            yield f'(stored {t} "{tensor.dtype.name}" {_set(sorted(marks[t]))})'
             if "order" in wanted:
                 yield f"(set (order (tid {t})) {t})"
         sent = max(sent, up_to)
@@ -53,7 +52,7 @@ def _commands(encoding: Encoding, wanted: frozenset[str]) -> Iterator[str]:
     yield from tensors(len(encoding.tensors))
     yield from _calls(encoding, wanted)
     for a, b in encoding.unions:
-        yield f"(union (nid {a}) (nid {b}))"
+        yield f"(same {a} {b})"
     if "tiles" in wanted:
         yield from facts(encoding.tiles)
 

@@ -375,8 +375,8 @@ def _enodes(
             reader.rules[rule - 1].name if rule else ENCODED,
             iteration,
         )
-        order = (iteration, rule, op, node.children, repr(attrs))
         key = (op, node.children, repr(attrs))
+        order = (iteration, rule, *key)
         if key not in found or order < found[key][0]:
             found[key] = (order, node, source)
     kept = sorted(found.values(), key=lambda item: item[0])

@@ -13,15 +13,17 @@ from luminal_lab.egraph.audit import Disagreement, audit_classes
 from luminal_lab.egraph.custom_check import Call, operators_of, programs
 from luminal_lab.egraph.egraph import EClass, ENode
 from luminal_lab.egraph.encode import encode
-from luminal_lab.egraph.instances import Terms, facts_of, instances, lemmas_of, single_instances
+from luminal_lab.egraph.instances import Terms, facts_of, instances, lemmas_of
 from luminal_lab.egraph.language import SIGNATURES
 from luminal_lab.egraph.library import Declaration
 from luminal_lab.egraph.process import Child, Limits, PartFailed
 from luminal_lab.egraph.program import commands
 from luminal_lab.egraph.readout import extents_of, read_classes
 from luminal_lab.egraph.rulebook import (
+    TOLERANCES,
     Rulebook,
     RuleInfo,
+    Tolerance,
     pointed,
     refuse_commands,
     rule_info,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = {"exact": 1e-12, "reassociates": 1e-9, "approximate": 2.0**-5}
 _LIMITS = Limits(iterations=3, rows=3000, seconds=10.0, memory=1 << 30)
+_BATCH = 20  # instances in one e-graph
 
 
 @dataclass(frozen=True)
@@ -201,20 +204,33 @@ def _check(
     book = replace(_book(info, form, sources, every), kernels=kernels)
     if operators := operators_of(facts_of(form)):
         return _check_calls(info, book, operators)
-    # All instances in one e-graph: fast. Only when that shows something wrong, one by one.
-    together = instances(form, every, tried, seed)
-    states, failed = _run(book, [together])
-    fired = _fired(states[0], info.name)
-    if failed is None and (not fired or _judge(together, states[0], book, info) is None):
+    judged = replace(info, tolerance=_loosest(info, form, every))
+    # Some instances in one e-graph: fast, and never so many that a limit keeps rules from them.
+    # Only where that shows something wrong, one by one.
+    batches = [range(k, min(k + _BATCH, tried)) for k in range(0, tried, _BATCH)]
+    together = [instances(form, every, batch, seed) for batch in batches]
+    states, failed = _run(book, together)
+    fired = sum(_fired(state, info.name) for state in states)
+    bad = [
+        batch
+        for batch, terms, state in zip(batches, together, states)
+        if (state is None and failed is not None) or _wrong(terms, state, book, judged)
+    ]
+    if not bad:
         return RuleCheck(info, tried, fired, None)
-    alone = list(single_instances(form, every, tried, seed))
+    alone = [instances(form, every, (k,), seed) for batch in bad for k in batch]
     states, failed = _run(book, alone)
     for terms, state in sorted(zip(alone, states), key=lambda pair: len(pair[0].values)):
-        failure = _judge(terms, state, book, info) if _fired(state, info.name) else None
-        if failure is not None:
-            return RuleCheck(info, tried, sum(_fired(s, info.name) for s in states), failure)
+        if failure := _wrong(terms, state, book, judged):
+            return RuleCheck(info, tried, max(1, fired), failure)
     said = failed or "several instances together, not one by one"
     return RuleCheck(info, tried, max(1, fired), Failure("", "", None, "", said))
+
+
+def _wrong(
+    terms: Terms, state: Mapping[str, Any] | None, book: Rulebook, info: RuleInfo
+) -> Failure | None:
+    return _judge(terms, state, book, info) if _fired(state, info.name) else None
 
 
 def _check_calls(info: RuleInfo, book: Rulebook, operators: Sequence[str]) -> RuleCheck:
@@ -315,12 +331,9 @@ def _book(
     """The rule, those that derive the relations it matches, and those that use its own."""
     lemmas = lemmas_of(every, functions=True)
     wanted, pending = [info.name], [form]
-    # What a relation says is seen in what is concluded from it.
-    derived = {r for r, made in lemmas_of([*every, form]).items() if form in made}
-    for user in rules_in(every):
-        if derived & {fact.head for fact in facts_of(user)}:
-            wanted.append(rule_info(user, "").name)
-            pending.append(user)
+    for user in _users(form, every):
+        wanted.append(rule_info(user, "").name)
+        pending.append(user)
     while pending:
         facts = facts_of(pending.pop())
         heads = [part.head for fact in facts for part in (fact, *fact.items) if _has_head(part)]
@@ -339,6 +352,21 @@ def _book(
         if name in wanted and name != info.name:
             texts.append((name, "\n".join([*(f";; {c}" for c in f.comments), f.text])))
     return rulebook(texts)
+
+
+def _users(form: Form, every: Sequence[Form]) -> list[Form]:
+    """The rules that match a relation which the rule derives: what it says is seen in them."""
+    derived = {r for r, made in lemmas_of([*every, form]).items() if form in made}
+    return [u for u in rules_in(every) if derived & {fact.head for fact in facts_of(u)}]
+
+
+def _loosest(info: RuleInfo, form: Form, every: Sequence[Form]) -> Tolerance:
+    """The class of what is concluded from a rule: its own, or of what uses its relation."""
+    classes: list[Tolerance] = [
+        info.tolerance,
+        *(rule_info(u, "").tolerance for u in _users(form, every)),
+    ]
+    return max(classes, key=TOLERANCES.index)
 
 
 def _has_head(part: Expr) -> TypeGuard[List]:

@@ -304,8 +304,12 @@ class Index:
             parts.append(f"{sign}{shown(const)}")
         return "".join(parts)
 
-    def __str__(self) -> str:
+    @cached_property
+    def _text(self) -> str:
         return self.render()
+
+    def __str__(self) -> str:
+        return self._text
 
     __repr__ = __str__
 

@@ -86,6 +86,12 @@ def test_rule_without_a_guard_is_caught(name: str, guard: str) -> None:
     assert check.failure is not None, check
 
 
+def test_more_instances_are_the_same_and_others() -> None:
+    """A rule that takes large terms, which crowd an e-graph when they are many."""
+    few, many = (check_rule("products-above", tried=n) for n in (60, 160))
+    assert 0 < few.fired < many.fired
+
+
 def test_a_false_rule_is_shown_with_a_small_instance() -> None:
     check = check_rule("""
     ;; law: a-b = b-a (it is not)

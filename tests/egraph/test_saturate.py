@@ -285,6 +285,28 @@ def test_constants_are_collected_and_never_factored() -> None:
     assert egraph.size < 40
 
 
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: (x * 0.0) * 3.0, (4, 5)),  # a*(0*x) is 0*x
+        (lambda x: (x + torch.finfo(torch.float32).min) + 1.0, (4, 5)),
+        (lambda x: (x * float("inf")) * -2.0 * 3.0, (4, 5)),
+        (lambda x: (x[:, None, None].expand(4, 3, 5) * 2).mean((1, 2)).exp(), (4,)),
+        (lambda x: torch.softmax(x[:, None].expand(4, 3) * 3, -1) @ torch.ones(3, 2), (4,)),
+        (lambda x: torch.group_norm(x, 1), (2, 0, 3)),
+        (lambda x: torch.nn.functional.gelu(torch.group_norm(x, 3)).sum(), (0, 3, 4)),
+    ],
+)
+def test_numbers_that_take_up_others_make_none_without_end(f, shape: tuple[int, ...]) -> None:
+    class Program(torch.nn.Module):
+        def forward(self, x):
+            return f(x)
+
+    (part,) = saturate(capture(Program(), (torch.ones(shape),))).parts
+    assert part.report.stopped == "saturated"
+    assert len(part.classes) < 100
+
+
 def test_running_out_of_memory_keeps_what_was_reached() -> None:
     limits = Limits(rows=10**9, memory=600 << 20, iterations=50)
     egraph = saturate(chain(14), rules=EXPLODING, limits=limits)
