@@ -138,7 +138,10 @@ def scatter(dest: Tensor, src: Tensor, index: Sequence[Tensor], mode: str) -> Te
 
 
 def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Call the ATen operator of a Custom node; all its results, complex ones as their parts.
+    """Call the ATen operator of a Custom node; its results, complex ones as their parts.
+
+    Results that it was asked not to compute (`output_mask`) are None, and left out here as they
+    are left out of the trace.
 
     Arguments:
         node: The Custom node.
@@ -172,6 +175,7 @@ def call_aten(node: Node, operands: Sequence[Tensor]) -> tuple[Any, ...]:
         if isinstance(x, torch.Tensor) and x.is_complex()
         else x
         for x in results
+        if x is not None
     )
 
 
