@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow agree binder lint format lab docs docs-serve bench clean distclean
+.PHONY: help setup demo test test-slow agree models binder lint format lab docs docs-serve bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -62,6 +62,10 @@ test-slow: setup  ## run the tests marked slow, but those of `make agree`
 
 agree: setup  ## check that random candidates of every kind of program agree (half an hour)
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
+
+models: setup  ## run whole models of transformers and timm against eager PyTorch (an hour)
+	@$(PIP) --no-deps "$$(sed -n 's/^\# \(timm==[^ ]*\).*/\1/p' constraints.txt)" "$$(sed -n 's/^\# \(pillow==[^ ]*\).*/\1/p' constraints.txt)"
+	$(PY) -m tests.models $(ARGS)
 
 binder: setup  ## check Binder's files, and measure the memory of each notebook (ten minutes)
 	$(PY) binder/check.py $(ARGS)

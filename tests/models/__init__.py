@@ -1,0 +1,1 @@
+"""Whole models through the `torch.compile` backend, compared with eager PyTorch."""

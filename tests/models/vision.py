@@ -1,0 +1,120 @@
+"""One small model of each family of `timm`, without weights to download.
+
+`timm` asks for torchvision, whose wheels are built for one build of torch; what it takes from
+there (a frozen batch norm, image transforms) is not needed to run a model and is stood in for.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.models.cases import Case, Program
+
+LARGEST = 30_000_000  # parameters
+
+
+class _Anything(type):
+    """Has every attribute; members of an enumeration, say."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds every module of torchvision, with any class that is asked for."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name.split(".")[0] != "torchvision":
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> ModuleType:
+        module = ModuleType(spec.name)
+
+        def any_class(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _Anything(name, (nn.Module,), {})
+
+        module.__getattr__ = any_class  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def timm() -> Any:
+    """The library, whether or not torchvision is there.
+
+    Raises:
+        ImportError: when it is not installed.
+    """
+    if "timm" in sys.modules or importlib.util.find_spec("torchvision") is not None:
+        return importlib.import_module("timm")
+    stand_in = _Absent()
+    sys.meta_path.append(stand_in)
+    try:
+        return importlib.import_module("timm")
+    finally:
+        sys.meta_path.remove(stand_in)  # others look for it, too
+
+
+def cases() -> Sequence[Case]:
+    """The smallest model of each of timm's families, by name."""
+    library = timm()
+    return [Case("vision", name) for name in sorted(smallest(library))]
+
+
+def smallest(library: Any) -> list[str]:
+    """For each module of timm, the name that says the least."""
+    sizes = ("atto", "femto", "pico", "nano", "test", "zepto", "xxs", "tiny", "_t", "xs", "mini",
+             "small", "_s", "b0", "18", "050", "base")  # fmt: skip
+    out = []
+    for module in library.list_modules():
+        names = library.list_models(module=module, pretrained=False)
+        if names:
+            ranked = sorted(
+                names,
+                key=lambda n: (
+                    min([k for k, s in enumerate(sizes) if s in n] + [99]),
+                    len(n),
+                    n,
+                ),
+            )
+            out.append(ranked[0])
+    return out
+
+
+def program(case: Case) -> Program:
+    """A model at the smallest image size that it takes."""
+    library = timm()
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        shape = library.create_model(case.model, pretrained=False)
+    if (count := sum(p.numel() for p in shape.parameters())) > LARGEST:
+        raise ValueError(f"{count / 1e6:.0f} million parameters")
+    full = shape.default_cfg["input_size"]
+    for side in (64, 96, 128, full[-1]):
+        size = (full[0], side, side)
+        for options in ({"img_size": side}, {}):
+            torch.manual_seed(0)
+            try:
+                module = library.create_model(case.model, pretrained=False, **options).eval()
+                x = torch.randn(2, *size)
+                with torch.no_grad():
+                    module(x)
+            except Exception:  # noqa: BLE001  (this size is not for this model)
+                continue
+            return Program(module, (x,))
+    raise ValueError("no image size that it takes was found")
