@@ -64,7 +64,7 @@ agree: setup  ## check that random candidates of every kind of program agree (ha
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
 
 models: setup  ## run whole models of transformers and timm against eager PyTorch (an hour)
-	@$(PIP) --no-deps "$$(sed -n 's/^\# \(timm==[^ ]*\).*/\1/p' constraints.txt)" "$$(sed -n 's/^\# \(pillow==[^ ]*\).*/\1/p' constraints.txt)"
+	@$(PIP) --no-deps -c constraints.txt timm pillow
 	$(PY) -m tests.models $(ARGS)
 
 binder: setup  ## check Binder's files, and measure the memory of each notebook (ten minutes)

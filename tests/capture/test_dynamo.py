@@ -285,3 +285,14 @@ def test_sums_of_nothing() -> None:
     x, y = torch.ones(0), torch.ones(0)
     made = torch.compile(fn, backend="luminal_lab", options={"effort": "none"}, fullgraph=True)
     torch.testing.assert_close(made(x, y), fn(x, y))
+
+
+def test_gradients_that_nobody_asks_for_are_left_out() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 1))
+    twin = copy.deepcopy(module)
+    x = torch.randn(2, 2, 4, 4)  # has no gradient: the convolution's backward gives None for it
+    close(compiled(module)(x), twin(x))
+    compiled(module)(x).sum().backward()
+    twin(x).sum().backward()
+    for a, b in zip(module.parameters(), twin.parameters()):
+        close(a.grad, b.grad)

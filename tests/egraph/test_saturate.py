@@ -447,3 +447,20 @@ def test_the_child_does_not_import_torch() -> None:
         check=True,
     ).stdout
     assert json.loads(out.strip().lower()) is False
+
+
+def test_a_choice_that_is_its_own_branch_does_not_grow() -> None:
+    def positions(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(1) + 0
+        return table[torch.where(at < 0, at + 20, at)] + x
+
+    def masks(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.where(m, torch.where(m & (m & (x > 0)), x, 0.0), 0.0)
+
+    for fn, args in (
+        (positions, (torch.randn(20, 4), torch.randn(1, 4))),
+        (masks, (torch.randn(4, 4), torch.ones(4, 4, dtype=torch.bool))),
+    ):
+        for part in saturate(capture(fn, args)).parts:
+            assert part.report.stopped == "saturated"
+            assert part.report.iterations[-1].rows < 100

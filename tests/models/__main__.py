@@ -3,9 +3,11 @@
     python -m tests.models --suite language --only 'Llama generate' --out FILE.jsonl
     python -m tests.models --table FILE.jsonl > tests/models/table.tsv
 
-Each case runs in a child that may crash or hang, several at a time. Results are appended to
-FILE as JSON lines; cases that FILE has are not run again, except those of `--again OUTCOME,...`.
-Nothing is downloaded: weights are random. `vision` needs timm (`pip install --no-deps timm`).
+Each case runs in a child that may crash or hang, several at a time. Results are appended
+to FILE as JSON lines; cases that FILE has are not run again, except those of `--again
+OUTCOME,...`.
+Nothing is downloaded: weights are random. The suite `vision` needs `timm` and `pillow`, which
+`make models` installs without what they ask for.
 """
 
 from __future__ import annotations

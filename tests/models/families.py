@@ -37,8 +37,9 @@ SMALL: dict[str, Any] = {
     "dim": 32, "num_key_value_groups": 2, "attention_head_dim": 8, "context_length": 64,
     "time_step_rank": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 63,
     "moe_num_experts": 4, "moe_k": 2, "num_global_layers": 1, "n_kv_heads": 2,
-    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64, "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64,
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
     "layer_types": None, "mlp_layer_types": None, "moe_layer_start_index": 1,
     "first_k_dense_replace": 1, "max_window_layers": 1,
 }  # fmt: skip

@@ -88,7 +88,7 @@ class Recurrent(nn.Module):
 
 
 class UNetBlock(nn.Module):
-    """One level of a diffusion U-Net: time embedding, residual blocks, attention, down and up."""
+    """One level of a diffusion U-Net: time, residual blocks, attention, down and up."""
 
     def __init__(self, channels: int = 16, time: int = 32):
         super().__init__()
@@ -204,13 +204,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
     "conv_net": (conv_net, lambda: (torch.randn(4, 3, 32, 32),)),
     "llama": (llama, lambda: (_ids(64, 2, 8),)),
 }
+DTYPES = ("float32", "bfloat16")
 TRAINED = ("mlp", "conv_net", "llama", "DLRM", "DeepFM", "GRU", "UNetBlock", "GraphNetwork")
 
 
 def cases() -> Sequence[Case]:
     """Forward in two dtypes, and 50 steps of AdamW in double precision."""
     return [
-        *(Case("layers", name, "forward", d) for name in MODELS for d in ("float32", "bfloat16")),
+        *(Case("layers", name, "forward", d) for name in MODELS for d in DTYPES),
         *(Case("layers", name, "train", "float64") for name in TRAINED),
     ]  # fmt: skip
 

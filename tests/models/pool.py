@@ -6,10 +6,12 @@ process whose OpenMP threads have worked would wait for them for ever.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
@@ -78,6 +80,9 @@ def _end(child: Any) -> None:
 
 def _child(pipe: Connection, case: Case, threads: int) -> None:
     os.setsid()
+    logging.disable(logging.ERROR)
+    warnings.simplefilter("ignore")
+    torch._dynamo.config.allow_rnn = True  # else Dynamo leaves recurrent networks to eager
     torch.set_num_threads(threads)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)

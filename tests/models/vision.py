@@ -78,8 +78,8 @@ def cases() -> Sequence[Case]:
 
 def smallest(library: Any) -> list[str]:
     """For each module of timm, the name that says the least."""
-    sizes = ("atto", "femto", "pico", "nano", "test", "zepto", "xxs", "tiny", "_t", "xs", "mini",
-             "small", "_s", "b0", "18", "050", "base")  # fmt: skip
+    sizes = ("atto", "femto", "pico", "nano", "test", "zepto", "xxs", "tiny", "_t", "xs",
+             "mini", "small", "_s", "b0", "18", "050", "base")  # fmt: skip
     out = []
     for module in library.list_modules():
         names = library.list_models(module=module, pretrained=False)
