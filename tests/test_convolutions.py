@@ -119,6 +119,19 @@ def test_images_lie_with_their_planes_outermost():
     assert all(b.strides is None for b in given)
 
 
+def test_what_is_scattered_into_lies_as_the_result_does():
+    class Replaced(nn.Module):
+        def forward(self, x):
+            windows = torch.cummax(nn.functional.avg_pool1d(x, 2, 1), 0)[1]
+            images = windows.repeat_interleave(2, 2)
+            return images.index_copy(1, torch.tensor([0]), images.narrow(1, 2, 1))
+
+    module, x = Replaced(), torch.randn(3, 3, 8)
+    best = ll.search(ll.saturate(ll.capture(module, (x,))), ll.Budget("none")).best
+    got = ll.build(best)(x)
+    assert torch.equal(got[0] if isinstance(got, tuple) else got, module(x))
+
+
 @torch.no_grad()
 def test_normalisation_is_folded_when_built():
     module, x = Block().eval(), torch.randn(1, 3, 16, 16)

@@ -36,8 +36,8 @@ _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the 
 _SNAPSHOT_ROWS = 20_000
 _SNAPSHOT_GROWTH = 1.25
 _SNAPSHOT_SECONDS = 1.0
-# Before an iteration that would pass the limit on rows if it made as much of each e-node as the
-# last one did, the state is sent, and no rule may have more matches than there may be rows.
+# Explosions double their exponents. Where two more iterations like the last one would pass the
+# limit on rows, the state is sent before the next, and no rule may have more matches than that.
 _VECTORS = {"Vs": "V", "Ts": "T", "Maps": "String", "Roles": "Axes", "Numbers": "f64"}
 
 
@@ -193,7 +193,7 @@ class Session:
         seconds: dict[str, float] = {}
         changed = exploded = False
         self.held_back = False
-        explosive = self.growth > 2 and self.size[0] * self.growth > self.limits["rows"]
+        explosive = self.growth > 2 and self.size[0] * self.growth**2 > self.limits["rows"]
         self.run(f"(set (now) {iteration})")
         for name, cap in self.job["rulesets"]:
             self.check_limits(explosive)

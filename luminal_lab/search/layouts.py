@@ -32,6 +32,7 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
             if name in inst.bind:
                 groups.join((inst.region, t), inst.bind[name])
     refused = {groups.of(name) for name in fixed}
+    refused |= {groups.of((r, t)) for r, p in enumerate(egraph.parts) for t in _scattered(p)}
     agreed: dict[object, Strides] = {}
     for r, part in enumerate(egraph.parts):
         for t in {t: None for _, t in part.outputs}:
@@ -80,8 +81,18 @@ class _Groups:
 def _wanted(part: Part) -> dict[int, Strides]:
     """The layouts that the rules found for a region's own tensors."""
     out: dict[int, Strides] = {}
+    scattered = _scattered(part)
     for cls in part.classes:
+        if cls.id in scattered:
+            continue
         planes = next((e for e in cls.nodes if e.op == "planes"), None)
         if planes is not None:
             out[cls.id] = strides_of(cls.shape, planes.attrs[1])
     return out
+
+
+def _scattered(part: Part) -> frozenset[int]:
+    """The tensors that are scattered into: what results lies as they do."""
+    return frozenset(
+        e.children[0] for c in part.classes for e in c.nodes if e.op == "scatter"
+    )

@@ -352,10 +352,12 @@ class Search:
                     for (t, spread), i in timed
                 ]
             )
+        said: dict[str, None] = {}
         for one in left:
             if (why := self._unschedulable(region, one)) is None:
                 return one
-            r.lost[one.genes] = (why, "")
+            said[why] = None
+            r.lost[one.genes] = ("no schedule", "")
         count: dict[str, int] = {}
         for why, rule in r.lost.values():
             name = f"{why} (rule {rule})" if rule else why
@@ -364,18 +366,19 @@ class Search:
         rules = sorted({rule for _, rule in r.lost.values() if rule})
         shown = [f"{n}: {self.instances[n]}" for n in rules if self.instances.get(n)]
         raise SearchError(
-            "\n".join([f"no candidate of region {region} is left: {told}", *shown])
+            "\n".join([f"no candidate of region {region} is left: {told}", *said, *shown])
         )
 
     def _unschedulable(self, region: int, one: Individual) -> str | None:
+        """What code generation says against one of the kernels, if it has no schedule."""
         if self.target is None:
             return None
         for step in self.assembler.regions[region].steps(one.extraction):
             try:
                 if isinstance(step.kernel, Kernel):
                     self.target.schedules(step.kernel)
-            except ScheduleError:
-                return "no schedule"
+            except ScheduleError as error:
+                return str(error)
         return None
 
     def _measured(self, region: int, one: Individual) -> tuple[float, float] | None:
