@@ -93,6 +93,4 @@ def _wanted(part: Part) -> dict[int, Strides]:
 
 def _scattered(part: Part) -> frozenset[int]:
     """The tensors that are scattered into: what results lies as they do."""
-    return frozenset(
-        e.children[0] for c in part.classes for e in c.nodes if e.op == "scatter"
-    )
+    return frozenset(e.children[0] for c in part.classes for e in c.nodes if e.op == "scatter")
