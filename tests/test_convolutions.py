@@ -13,6 +13,8 @@ from luminal_lab.codegen.windows import windows
 from luminal_lab.egraph.planes import strides_of, window_axes
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.hlir.index import Index
+from luminal_lab.search.candidate import LibraryKernel
+from luminal_lab.search.layouts import image_layouts
 
 KINDS = {
     "plain": (lambda: nn.Conv2d(3, 8, 3), (1, 3, 9, 10)),
@@ -117,6 +119,33 @@ def test_images_lie_with_their_planes_outermost():
     assert any(b.strides is not None and b.strides[1] == 1 for b in images)
     given = [b for n, b in best.buffers.items() if best.kinds[n] in ("arg", "output")]
     assert all(b.strides is None for b in given)
+
+
+def test_library_kernels_read_and_write_rows():
+    class Rows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+
+        def forward(self, x):
+            return torch.max_pool2d(torch.softmax(self.two(self.one(x)), -1), 3, 1)
+
+    egraph = ll.saturate(ll.capture(Rows(), (torch.randn(1, 3, 6, 6),)))
+    assert {"gemm", "library"} <= {e.op for c in egraph.parts[0].classes for e in c.nodes}
+    for candidate in ll.sample(egraph, 60, seed=1):
+        for kernel in candidate.kernels:
+            if isinstance(kernel, LibraryKernel):
+                assert all(b.strides is None for b in kernel.buffers.values())
+
+
+def test_a_mask_makes_no_images_of_scores():
+    class Causal(nn.Module):
+        def forward(self, q, k):
+            i = torch.arange(6)
+            return (q @ k.mT).masked_fill(i - i[:, None] > 0, -1e30).softmax(-1)
+
+    egraph = ll.saturate(ll.capture(Causal(), tuple(torch.randn(2, 4, 6, 4) for _ in "qk")))
+    assert not any(image_layouts(egraph))
 
 
 def test_what_is_scattered_into_lies_as_the_result_does():

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cmp_to_key
 from typing import Any
 
-from luminal_lab.egraph.steps import Step, gathered_extents, is_gathered
+from luminal_lab.egraph.steps import Step, is_gathered
 from luminal_lab.hlir.index import Atom, DivMod, Extents, Index
 from luminal_lab.hlir.sizes import Dim, at_least, divides, hint, is_symbolic, smallest
 from luminal_lab.hlir.view import View, out_axis
@@ -221,14 +221,13 @@ def name_atoms(steps: Sequence[Step]) -> Atoms:
     for s, step in enumerate(steps):
         by = {axis: draft.expand(s, axis) for axis in step.axes}
         for read in step.reads:
-            known = {**extents, **gathered_extents(read.view)}
-            _, index = guarded_index(read.view, by, known)
+            _, index = guarded_index(read.view, by, extents)
             for k, expression in enumerate(index):
                 if step.op == "Custom" and not read.view.index[k].axes <= step.axes.keys():
                     continue
                 for (key, _), read_at in zip(
                     draft.names[read.step, out_axis(k)],
-                    atom_indices(expression, draft.names[read.step, out_axis(k)], known),
+                    atom_indices(expression, draft.names[read.step, out_axis(k)], extents),
                 ):
                     one = read_at.single
                     if (

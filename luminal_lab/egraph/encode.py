@@ -29,7 +29,6 @@ from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_at
 from luminal_lab.egraph.steps import (
     Step,
     family,
-    gathered_extents,
     is_gathered,
     point_axis,
     role_axes,
@@ -307,7 +306,7 @@ class _Encoder:
 
     def _accessed(self, producer: int, view: View, by: Substitution) -> _Access:
         """A view of a step's dims as an index of what it stores (of its value, for an Iota)."""
-        extents = {**self.extents, **gathered_extents(view)}
+        extents = self.extents
         guard, index = guarded_index(view, by, extents)
         step = self.steps[producer]
         if step.op == "Iota":
@@ -379,7 +378,7 @@ class _Encoder:
 
     def _gather(self, table: _Access, indices: list[int], by: Substitution) -> int:
         step = self.steps[table.step]
-        guard, index = guarded_index(table.view, by, self._all_extents(table.view))
+        guard, index = guarded_index(table.view, by, self.extents)
         if guard is None or step.op == "Constant":
             value = table.view.fill if guard is None else step.attrs["value"]
             return self.constant(value, step.dtype)
@@ -428,9 +427,6 @@ class _Encoder:
         stored = self.index_text([by[out_axis(k)] for k in range(len(step.shape))])
         numbers = tuple(step.attrs.get("numbers", ()))
         return Call(step.node, target, stored, tuple(reads), tuple(named), numbers)
-
-    def _all_extents(self, view: View) -> Mapping[str, Any]:
-        return {**self.extents, **gathered_extents(view)}
 
     def _tensor(self, s: int) -> int:
         """The T term that stores a step (an Iota that is gathered from is stored for it)."""

@@ -60,7 +60,9 @@ class _Reader:
     ) -> tuple[int, ...] | None:
         """The order of dims of a tensor that is seen through windows."""
         if self.axes_of_planes is None:
-            maps = self.encoding.indices.values()
+            # Masks compare expressions like j - i too; what they say lies nowhere.
+            reads = [*self.tables.get("Load", ()), *self.tables.get("LoadAt", ())]
+            maps = [self.index(text) for text in dict.fromkeys(row[1] for row in reads)]
             self.axes_of_planes = plane_axes(maps, self.encoding.extents)
         if not self.axes_of_planes or len(shape) != len(index):
             return None

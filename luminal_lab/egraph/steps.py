@@ -13,9 +13,9 @@ from typing import Any
 from luminal_lab.errors import LuminalError
 from luminal_lab.hlir.dtypes import DType
 from luminal_lab.hlir.graph import Dim, Hlir, Node, Operand
-from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.index import GATHERED, Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
-from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
+from luminal_lab.hlir.view import REDUCED, View, out_axis
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,6 @@ def is_gathered(axis: str) -> bool:
     return axis.startswith(GATHERED)
 
 
-def gathered_extents(view: View) -> dict[str, int]:
-    """Bounds for the axes `@0…`, whose values are data: nothing is proved from them."""
-    axes = frozenset().union(*(i.axes for i in view.index)) if view.index else frozenset()
-    return {a: 1 << 40 for a in sorted(axes) if is_gathered(a)}
-
-
 def family(op: str) -> str:
     """The family of a step's op (`"copy"` for a copy)."""
     return "copy" if op == "Copy" else OPS[op].family
@@ -193,7 +187,6 @@ __all__ = [
     "Read",
     "Step",
     "family",
-    "gathered_extents",
     "is_gathered",
     "point_axis",
     "steps_of",

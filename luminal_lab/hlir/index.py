@@ -25,6 +25,8 @@ from luminal_lab.hlir import sizes
 from luminal_lab.hlir.sizes import Dim, Size
 
 Extents = Mapping[str, Dim]
+GATHERED = "@"  # prefix of the axes that a Gather binds to the values of its index operands
+_DATA = 1 << 40  # what is assumed to be above all of those: nothing is proved from them
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,19 @@ class Index:
     def bounds(self, extents: Extents) -> tuple[Any, Any]:
         """Inclusive lower and upper bound (two Dims), with every axis in `[0, extent)`.
 
+        An axis `@0, @1, …`, whose values are data, needs no extent.
+
         Raises:
             Undecided: when the sign of a symbolic coefficient is not known.
         """
         lo = hi = self.const
         for atom, coef in self.terms:
             if isinstance(atom, str):
-                n = extents[atom]
+                n = extents.get(atom)
+                if n is None:
+                    if not atom.startswith(GATHERED):
+                        raise KeyError(atom)
+                    n = _DATA
                 alo, ahi = 0, max(n - 1, 0) if isinstance(n, int) else n - 1
             else:
                 ilo, ihi = atom.inner.bounds(extents)

@@ -16,10 +16,10 @@ from luminal_lab.hlir import apply
 from luminal_lab.hlir.apply import Compute
 from luminal_lab.hlir.frames import Frame, blocks, strided
 from luminal_lab.hlir.graph import Hlir, InputSpec, Node, NodeId
-from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.index import GATHERED, Index
 from luminal_lab.hlir.ops import OPS, REDUCTIONS
 from luminal_lab.hlir.symbolic import bind_symbols, specialize
-from luminal_lab.hlir.view import GATHERED, REDUCED, View, out_axis
+from luminal_lab.hlir.view import REDUCED, View, out_axis
 from luminal_lab.polling import poll
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from itertools import pairwise
 from luminal_lab.hlir.dtypes import I64
 from luminal_lab.hlir.extract import Copies, Flow
 from luminal_lab.hlir.graph import Hlir, Node, NodeId, Operand, Source
-from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.index import GATHERED, Index
 from luminal_lab.hlir.labels import Labels, live_at
 from luminal_lab.hlir.repeats import repeats
-from luminal_lab.hlir.view import GATHERED, View, out_axis
+from luminal_lab.hlir.view import View, out_axis
 
 _STEPS = 4  # a loop of fewer steps is left as it is
 _At = tuple[int, int]  # a node's place in its step, and which operand

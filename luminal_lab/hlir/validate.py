@@ -9,10 +9,10 @@ from typing import Any
 from luminal_lab.errors import HlirError
 from luminal_lab.hlir.dtypes import BOOL, DType
 from luminal_lab.hlir.graph import ComplexRef, Dim, Hlir, Node, NodeId, Operand, Ref
-from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.index import GATHERED, Index
 from luminal_lab.hlir.ops import OPS
 from luminal_lab.hlir.sizes import Size
-from luminal_lab.hlir.view import GATHERED, View, out_axis
+from luminal_lab.hlir.view import View, out_axis
 
 _NEEDED = {
     "Input": ("name",),

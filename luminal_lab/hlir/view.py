@@ -19,7 +19,6 @@ from luminal_lab.hlir.sizes import Dim
 
 Scalar = bool | int | float
 REDUCED = "r"  # the axis that a reduction node iterates over besides its output dims
-GATHERED = "@"  # prefix of the axes that a Gather binds to the values of its index operands
 
 
 def out_axis(dim: int) -> str:

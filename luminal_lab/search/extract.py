@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COMMUTATIVE = frozenset({"add", "mul"})
 PRODUCERS = frozenset({"kernel", "gemm", "library", "scatter", "custom"})
+ROW_MAJOR = frozenset({"gemm", "library"})  # their strides are told for tensors that lie so
 
 
 class Infeasible(Exception):
@@ -154,7 +155,7 @@ class Space:
                         k
                         for k, e in enumerate(cls.nodes)
                         if e.op in PRODUCERS
-                        and not (e.op == "gemm" and strided & {cls.id, *e.children})
+                        and not (e.op in ROW_MAJOR and strided & {cls.id, *e.children})
                     ]
                     self.producers[cls.id] = tuple(made)
             else:
