@@ -106,6 +106,13 @@ extern double exp2(double), log2(double), sin(double), erf(double), sqrt(double)
 extern float fmodf(float, float);
 
 LL_FN vf ll_vf(float x) { return (vf){} + x; }
+// The same number, of which the compiler does not know how it was made.
+LL_FN float ll_keep_float(float x) { __asm__("" : "+m"(x)); return x; }
+LL_FN double ll_keep_double(double x) { __asm__("" : "+m"(x)); return x; }
+LL_FN vf ll_keep_vf(vf x) { __asm__("" : "+m"(x)); return x; }
+LL_FN vd ll_keep_vd(vd x) { __asm__("" : "+m"(x)); return x; }
+// 0, which the compiler does not know.
+LL_FN float ll_zero(void) { int z = 0; __asm__("" : "+r"(z)); return (float)z; }
 LL_FN vi ll_vi(int x) { return (vi){} + x; }
 LL_FN vd ll_vd(double x) { return (vd){} + x; }
 LL_FN vl ll_vl(long x) { return (vl){} + x; }

@@ -6,7 +6,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.c_prelude import C_TYPE
@@ -119,6 +119,9 @@ class Scope:
     memo: dict[tuple, Expr] = field(default_factory=dict)
     ranges: dict[Value, tuple[int, int]] = field(default_factory=dict)
     users: Counter = field(default_factory=Counter)
+
+
+_ZEROS = {f"{sign}0.0{f}": f"{sign}ll_zero()" for sign in ("", "-") for f in ("", "f")}
 
 
 class ValuePrinter:
@@ -431,9 +434,28 @@ class ValuePrinter:
         return e
 
     def _add(self, v: Value, args: list[Expr], vector: bool) -> Expr:
+        t = self.type_of(v)
+        if t in "fd" and terms.cancels(
+            v
+        ):  # compilers take (a + b) - a for b, and inf - inf for 0
+            kind = f"v{t}" if vector else TYPES[t][0]
+            args = [
+                replace(a, code=f"ll_keep_{kind}({self._lanes(a, t, vector)})", vector=vector)
+                if v.args[k].op in ("add", "mul")
+                else a
+                for k, a in enumerate(args)
+            ]
         return self._infix(v, args, vector, "+", "|")
 
+    def _lanes(self, e: Expr, t: str, vector: bool) -> str:
+        e = self.convert(e, t)
+        return (self.splat(e) if vector else e).code
+
     def _mul(self, v: Value, args: list[Expr], vector: bool) -> Expr:
+        if vector and self.type_of(v) in "fd":  # compilers drop vectors times 0, NaN or not
+            args = [
+                a if a.code not in _ZEROS else replace(a, code=_ZEROS[a.code]) for a in args
+            ]
         return self._infix(v, args, vector, "*", "&")
 
     def _infix(self, v: Value, args: list[Expr], vector: bool, sign: str, logical: str) -> Expr:

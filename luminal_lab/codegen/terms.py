@@ -155,6 +155,28 @@ def flat_index(buffer: Buffer, index: tuple[Index, ...]) -> Index:
     return flat
 
 
+def cancels(v: Value) -> bool:
+    """Whether a sum of floats holds a term, or constants, with both signs."""
+    signs: dict[Value | None, set[bool]] = {}
+    todo = [(v, False)]
+    while todo:
+        t, negative = todo.pop()
+        if t.op == "add":
+            todo += [(a, negative) for a in t.args]
+            continue
+        while t.op == "mul" and any(a.op == "const" for a in t.args):
+            k = next(i for i, a in enumerate(t.args) if a.op == "const")
+            negative ^= t.args[k].attrs[0] < 0
+            t = t.args[1 - k]
+        if t.op == "add":
+            todo.append((t, negative))
+        elif t.op == "const":
+            signs.setdefault(None, set()).add(negative ^ (t.attrs[0] < 0))
+        else:
+            signs.setdefault(t, set()).add(negative)
+    return any(len(both) > 1 for both in signs.values())
+
+
 def is_expensive(v: Value) -> bool:
     """Whether computing it once more costs noticeably."""
     return any(t.op in EXPENSIVE for t in postorder([v]))

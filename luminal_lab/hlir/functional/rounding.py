@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from luminal_lab.hlir.dtypes import F64
-from luminal_lab.hlir.functional.logic import abs_, isinf, maximum, minimum, ne
+from luminal_lab.hlir.functional.logic import abs_, eq, isinf, maximum, minimum, ne
 from luminal_lab.hlir.functional.precision import in_wide
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar
@@ -52,13 +52,15 @@ def divide(x: Tensor, y: Tensor | Scalar) -> Tensor:
 
 
 def floor_divide(x: Tensor, y: Tensor) -> Tensor:
-    """Quotient x // y, rounded to minus infinity; exact.
+    """Quotient x // y, rounded to minus infinity; exact (floats by 0: x / 0).
 
     x - x % y is a multiple of y, so a rounded float quotient of the two is the answer. Integers
     of 64 bits do not fit float64: what a first quotient leaves over is divided once more.
     """
     if x.dtype.is_float:
-        return floor(divide(x - x % y, y) + 0.5)
+        rest = fmod(x, y)  # of a finite x by an infinite y it is x
+        whole = floor(divide(x - rest, y) + 0.5) - _signs_differ(rest, y).cast(x.dtype)
+        return eq(y, 0).where(divide(x, y), whole)
     over = y.cast(F64).unary("Recip")
     if x.dtype.bits < 64:
         wide_x = x.cast(F64)
@@ -80,7 +82,7 @@ def trunc_divide(x: Tensor, y: Tensor) -> Tensor:
     """Quotient x / y, rounded towards zero."""
     if x.dtype.is_float:
         exact = floor(divide(x - fmod(x, y), y) + 0.5)
-        return isinf(x).where(divide(x, y), exact)
+        return (isinf(x) + eq(y, 0)).where(divide(x, y), exact)
     if x.dtype.kind == "uint":
         return floor_divide(x, y)
     negative = (x < 0) * (y > 0) + (x > 0) * (y < 0)
