@@ -1,4 +1,4 @@
-"""What a C compiler may do to sums and products, it does not do to NaN, infinities and rounding."""
+"""A C compiler may regroup sums and products; NaN, infinities and rounding stay as they are."""
 
 from __future__ import annotations
 
