@@ -170,3 +170,17 @@ def test_what_depends_on_weights_alone_is_done_at_build_time():
     (kernel,) = [best.kernels[call.kernel]]
     assert not ops(kernel)
     assert not any(v.op in ("exp2", "sqrt") for v in postorder(o.value for o in kernel.outputs))
+
+
+def test_a_product_whose_weights_are_summed_first():
+    """The sum over copies of a row is taken of the weights, within the kernel of the product."""
+
+    def copies(x, b, w):
+        x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        return (x.repeat(1, 4) * (1 + b)) @ w.T
+
+    args = (torch.randn(16, 32), torch.randn(128), torch.randn(320, 128))
+    best = ll.search(ll.saturate(ll.capture(Block(copies), args)), ll.Budget("none")).best
+    assert any("sum-exchange" in k.rules for k in best.kernels)
+    want = copies(*[a.double() for a in args])
+    assert (ll.build(best)(*args) - want).abs().max() < 1e-4

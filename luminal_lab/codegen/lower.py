@@ -13,6 +13,7 @@ from the predicates of selects (`predicates.py`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -295,7 +296,7 @@ class Lowering:
         for a in dict.fromkeys(order):
             if a not in common or tasks >= 8 * self.machine.threads or self.hints[a] < 2:
                 continue
-            granule = max((g for b, g in first.layout if b == a), default=1)
+            granule = math.lcm(*(g for s in stmts for b, g in s.layout if b == a))
             n = self.hints[a]
             each = analysis.points(first.space, self.hints) // n
             block = granule
