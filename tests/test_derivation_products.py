@@ -173,7 +173,7 @@ def test_what_depends_on_weights_alone_is_done_at_build_time():
 
 
 def test_a_product_whose_weights_are_summed_first():
-    """The sum over copies of a row is taken of the weights, within the kernel of the product."""
+    """The sum over copies of a row is one of the weights, within the kernel of the product."""
 
     def copies(x, b, w):
         x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
