@@ -68,6 +68,8 @@ def keep_values(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
         return stmts
     for v in analysis.shared_values(stmts):
         users = [k for k, s in enumerate(stmts) if s.kind != "online" and _contains(s.value, v)]
+        if not users:  # a kept term holds it, or it held one
+            continue
         first = users[0]
         home = _output_home(v, stmts, low) if mode == "output" else None
         if home is not None:
