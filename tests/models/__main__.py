@@ -25,7 +25,8 @@ os.environ.setdefault("LUMINAL_MACHINE", str(Path(__file__).parents[1] / "machin
 
 from tests.models.cases import cases, suites
 from tests.models.pool import run_all
-from tests.models.table import append, read, summary, table
+from tests.models.table import KEY, summary, table
+from tests.rows import append, read
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,9 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--table", nargs="+", type=Path, help="print the table of these files")
     given = parser.parse_args(argv)
     if given.table:
-        print(table([row for path in given.table for row in read(path).values()]))
+        print(table([row for path in given.table for row in read(path, KEY).values()]))
         return 0
-    known = read(given.out) if given.out else {}
+    known = read(given.out, KEY) if given.out else {}
     again = set(given.again.split(",")) if given.again else set()
     todo = [
         case

@@ -1,30 +1,14 @@
-"""Results as JSON lines, and the table that is committed."""
+"""What a row of results is known by, counts, and the table that is committed."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-Row = dict[str, Any]
+from tests.rows import Row
+
 KEY = ("suite", "model", "mode", "dtype")
 COLUMNS = (*KEY, "outcome", "error", "compiles", "fallbacks", "seconds", "text")
-
-
-def read(path: Path) -> dict[tuple[str, ...], Row]:
-    """The last row of each case."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line]
-    return {tuple(r[k] for k in KEY): r for r in rows}
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """One more row."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def summary(rows: Iterable[Row]) -> str:
@@ -43,14 +27,6 @@ def summary(rows: Iterable[Row]) -> str:
             f" {native} cases without a call of ATen"
         )
     return "\n".join(lines)
-
-
-def read_table(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    """The rows of a printed table, by case."""
-    lines = [x for x in path.read_text().splitlines() if x and not x.startswith("#")]
-    names, *rows = (line.split("\t") for line in lines)
-    each = (dict(zip(names, row)) for row in rows)
-    return {tuple(r[k] for k in KEY): r for r in each}
 
 
 def table(rows: list[Row]) -> str:

@@ -8,9 +8,10 @@ import pytest
 
 from tests.models.cases import Case
 from tests.models.check import judge, row
-from tests.models.table import read, read_table, table
+from tests.models.table import KEY, table
+from tests.rows import read, read_table
 
-COMMITTED = read_table(Path(__file__).with_name("table.tsv"))
+COMMITTED = read_table(Path(__file__).with_name("table.tsv"), KEY)
 
 
 def test_nothing_in_the_table_is_wrong() -> None:
@@ -34,5 +35,5 @@ def test_recommenders(model: str) -> None:
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     case = Case("layers", "DCN")
     (tmp_path / "table.tsv").write_text(table([row(case)]))
-    assert read_table(tmp_path / "table.tsv")[case.key]["outcome"] == "right"
-    assert not read(tmp_path / "none.jsonl")
+    assert read_table(tmp_path / "table.tsv", KEY)[case.key]["outcome"] == "right"
+    assert not read(tmp_path / "none.jsonl", KEY)

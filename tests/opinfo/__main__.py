@@ -22,7 +22,8 @@ from tests.opinfo.cases import cases
 from tests.opinfo.check import LEVELS
 from tests.opinfo.modules import example_cases, module_cases
 from tests.opinfo.pool import run_all
-from tests.opinfo.table import append, read, summary, table
+from tests.opinfo.table import KEY, summary, table
+from tests.rows import append, read
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--table", nargs="+", type=Path, help="print the table of these files")
     given = parser.parse_args(argv)
     if given.table:
-        print(table([row for path in given.table for row in read(path).values()]))
+        print(table([row for path in given.table for row in read(path, KEY).values()]))
         return 0
     part, parts = (int(x) for x in given.part.split("/"))
     dtypes = None if given.dtypes == "all" else given.dtypes.split(",")
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         "exportdb": lambda: example_cases(given.ops),
     }
     wanted = every[given.suite]()[part - 1 :: parts]
-    known = read(given.out) if given.out else {}
+    known = read(given.out, KEY) if given.out else {}
     again = set(given.again.split(",")) if given.again else set()
     todo = [
         c

@@ -10,11 +10,12 @@ import pytest
 from tests.opinfo.cases import cases
 from tests.opinfo.modules import example_cases, module_cases
 from tests.opinfo.pool import run_all
-from tests.opinfo.table import read_table
+from tests.opinfo.table import KEY
+from tests.rows import read_table
 
 FINE = ("right", "random", "as traced", "untraceable", "refused")
 HERE = Path(__file__).parent
-COMMITTED = read_table(HERE / "table.tsv") | read_table(HERE / "modules.tsv")
+COMMITTED = read_table(HERE / "table.tsv", KEY) | read_table(HERE / "modules.tsv", KEY)
 MODULES = (
     "nn.(Linear|Bilinear|BatchNorm2d|GroupNorm|Conv2d|ConvTranspose1d|EmbeddingBag|Embedding|GRUCell|"
     "MultiheadAttention|MaxPool2d|AdaptiveAvgPool2d|Softplus|CrossEntropyLoss|KLDivLoss|PReLU)"
