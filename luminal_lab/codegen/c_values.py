@@ -119,9 +119,7 @@ class Scope:
     memo: dict[tuple, Expr] = field(default_factory=dict)
     ranges: dict[Value, tuple[int, int]] = field(default_factory=dict)
     users: Counter = field(default_factory=Counter)
-
-
-_ZEROS = {f"{sign}0.0{f}": f"{sign}ll_zero()" for sign in ("", "-") for f in ("", "f")}
+    cancelling: dict[Value, bool] = field(default_factory=dict)
 
 
 class ValuePrinter:
@@ -435,9 +433,8 @@ class ValuePrinter:
 
     def _add(self, v: Value, args: list[Expr], vector: bool) -> Expr:
         t = self.type_of(v)
-        if t in "fd" and terms.cancels(
-            v
-        ):  # compilers take (a + b) - a for b, and inf - inf for 0
+        # Compilers take (a + b) - a for b, where that is inf - inf or rounds.
+        if t in "fd" and self._cancels(v):
             kind = f"v{t}" if vector else TYPES[t][0]
             args = [
                 replace(a, code=f"ll_keep_{kind}({self._lanes(a, t, vector)})", vector=vector)
@@ -447,6 +444,12 @@ class ValuePrinter:
             ]
         return self._infix(v, args, vector, "+", "|")
 
+    def _cancels(self, v: Value) -> bool:
+        known = self.s.cancelling
+        if v not in known:
+            known[v] = terms.cancels(v)
+        return known[v]
+
     def _lanes(self, e: Expr, t: str, vector: bool) -> str:
         e = self.convert(e, t)
         return (self.splat(e) if vector else e).code
@@ -454,7 +457,8 @@ class ValuePrinter:
     def _mul(self, v: Value, args: list[Expr], vector: bool) -> Expr:
         if vector and self.type_of(v) in "fd":  # compilers drop vectors times 0, NaN or not
             args = [
-                a if a.code not in _ZEROS else replace(a, code=_ZEROS[a.code]) for a in args
+                replace(e, code="ll_zero()") if a.op == "const" and a.attrs[0] == 0 else e
+                for a, e in zip(v.args, args, strict=True)
             ]
         return self._infix(v, args, vector, "*", "&")
 

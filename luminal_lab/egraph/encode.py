@@ -26,14 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from luminal_lab.egraph.atoms import Atoms, atom_indices, guarded_index, name_atoms
-from luminal_lab.egraph.steps import (
-    Step,
-    family,
-    is_gathered,
-    point_axis,
-    role_axes,
-    steps_of,
-)
+from luminal_lab.egraph.steps import Step, family, is_gathered, point_axis, role_axes, steps_of
 from luminal_lab.egraph.tiles import SIZES, TAPS, Tiles, listings, sliding
 from luminal_lab.hlir.dtypes import I64, DType
 from luminal_lab.hlir.graph import Hlir
@@ -306,31 +299,28 @@ class _Encoder:
 
     def _accessed(self, producer: int, view: View, by: Substitution) -> _Access:
         """A view of a step's dims as an index of what it stores (of its value, for an Iota)."""
-        extents = self.extents
-        guard, index = guarded_index(view, by, extents)
+        guard, index = guarded_index(view, by, self.extents)
         step = self.steps[producer]
         if step.op == "Iota":
             axes = {out_axis(k): i for k, i in enumerate(index)}
-            stored = (step.attrs["index"].substitute(axes, extents),)
+            stored = (step.attrs["index"].substitute(axes, self.extents),)
         elif step.op == "Constant":
             stored = ()
         elif step.op == "Input" or step.opaque:
             stored = index
         else:
-            stored = tuple(
-                self._stored_dim(producer, k, i, extents) for k, i in enumerate(index)
-            )
+            stored = tuple(self._stored_dim(producer, k, i) for k, i in enumerate(index))
         never = (Index.num(-1),)
         return _Access(producer, View(stored, never if guard is None else guard, view.fill))
 
-    def _stored_dim(self, s: int, k: int, read_at: Index, extents: Mapping[str, Any]) -> Index:
+    def _stored_dim(self, s: int, k: int, read_at: Index) -> Index:
         all_atoms = self.atoms.names[s, out_axis(k)]
         kept = dict(self.stored[s][k])
         if len(kept) == len(all_atoms):
             return read_at
         out = Index.num(0)
         if kept:
-            for (name, _), i in zip(all_atoms, atom_indices(read_at, all_atoms, extents)):
+            for (name, _), i in zip(all_atoms, atom_indices(read_at, all_atoms, self.extents)):
                 out = out + i * kept.get(name, 0)
         return out
 

@@ -182,12 +182,4 @@ def family(op: str) -> str:
     return "copy" if op == "Copy" else OPS[op].family
 
 
-__all__ = [
-    "REDUCED",
-    "Read",
-    "Step",
-    "family",
-    "is_gathered",
-    "point_axis",
-    "steps_of",
-]
+__all__ = ["REDUCED", "Read", "Step", "family", "is_gathered", "point_axis", "steps_of"]

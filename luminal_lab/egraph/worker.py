@@ -36,8 +36,10 @@ _CHUNK = 24  # commands parsed at once: the parser's memory is quadratic in the 
 _SNAPSHOT_ROWS = 20_000
 _SNAPSHOT_GROWTH = 1.25
 _SNAPSHOT_SECONDS = 1.0
-# Explosions double their exponents. Where two more iterations like the last one would pass the
-# limit on rows, the state is sent before the next, and no rule may have more matches than that.
+# Explosions double their exponents. After an iteration that made so many times the rows, and
+# where two more like it would pass the limit on rows, the state is sent before the next, and no
+# rule may have more matches than there may be rows.
+_EXPLOSIVE = 2
 _VECTORS = {"Vs": "V", "Ts": "T", "Maps": "String", "Roles": "Axes", "Numbers": "f64"}
 
 
@@ -112,7 +114,7 @@ class Session:
         self.part = 0
         self.size = (0, 0)  # e-nodes and e-classes after the last iteration
         self.growth = 1.0  # of the e-nodes in the last iteration
-        self.matched: Mapping[str, int] = {}  # by rule, in the last iteration
+        self.matched: set[str] = set()  # the uncapped rules that matched in it
         self.held_back = False  # whether a capped rule had matches that were not applied
         self.usage: dict[str, float] = {}  # seconds of processor time by stage
         self.clock = 0.0
@@ -156,7 +158,7 @@ class Session:
         self.spent("load")
         self.began, self.snapshot_at = time.process_time(), time.monotonic()
         self.snapshot_rows, self.snapshot_cost = 0, 0.0
-        self.growth, self.matched = 1.0, {}
+        self.growth, self.matched = 1.0, set()
         self.send_iteration(0, {}, {}, 0.0)
         try:
             for iteration in range(1, self.limits["iterations"] + 1):
@@ -191,17 +193,16 @@ class Session:
         start = time.monotonic()
         matches: dict[str, int] = {}
         seconds: dict[str, float] = {}
-        changed = exploded = False
+        changed, matched, most_rows = False, set[str](), self.limits["rows"]
         self.held_back = False
-        explosive = self.growth > 2 and self.size[0] * self.growth**2 > self.limits["rows"]
+        explosive = self.growth > _EXPLOSIVE and self.size[0] * self.growth**2 > most_rows
         self.run(f"(set (now) {iteration})")
         for name, cap in self.job["rulesets"]:
             self.check_limits(explosive)
             run = f"(run {name})"
-            most = self.limits["rows"] if cap is None and explosive else cap
-            if (
-                most is not None
-            ):  # a fresh back-off scheduler each time is a hard cap on matches
+            most = most_rows if cap is None and explosive else cap
+            if most is not None:
+                # A fresh back-off scheduler each time is a hard cap on matches.
                 scheduler = f"(let-scheduler capped (back-off :match-limit {most}))"
                 run = f"{scheduler} (run-with capped {name})"
             begin = time.monotonic()
@@ -209,7 +210,7 @@ class Session:
             self.share(begin, report, matches, seconds)
             if cap is None:
                 changed |= report.updated
-                exploded |= explosive
+                matched |= {n for n, count in report.num_matches_per_rule.items() if count}
             else:
                 self.held_back |= report.updated
             self.run("(run-schedule (saturate analysis))")
@@ -217,9 +218,9 @@ class Session:
         before = self.size
         self.send_iteration(iteration, matches, seconds, time.monotonic() - start)
         self.growth = self.size[0] / max(1, before[0])
-        held = exploded and any(m and not matches.get(n) for n, m in self.matched.items())
-        self.matched = matches
-        if held:
+        # Under a scheduler what matched before matches again, unless there was too much of it.
+        before_that, self.matched = self.matched, matched
+        if explosive and before_that - matched:
             raise Stopped("row limit")
         return changed or self.size != before
 

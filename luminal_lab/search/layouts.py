@@ -23,7 +23,8 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
     """For each region, the T-classes that do not lie row-major, with their strides."""
     program = egraph.program
     inputs = [_inputs(part) for part in egraph.parts]
-    wanted = [_wanted(part) for part in egraph.parts]
+    scattered = [_scattered(part) for part in egraph.parts]
+    wanted = [_wanted(part, s) for part, s in zip(egraph.parts, scattered, strict=True)]
     fixed = {s.name for s in program.hlir.inputs} | {o.name for o in program.hlir.outputs}
     groups = _Groups()
     for inst in program.instances:
@@ -32,7 +33,7 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
             if name in inst.bind:
                 groups.join((inst.region, t), inst.bind[name])
     refused = {groups.of(name) for name in fixed}
-    refused |= {groups.of((r, t)) for r, p in enumerate(egraph.parts) for t in _scattered(p)}
+    refused |= {groups.of((r, t)) for r, into in enumerate(scattered) for t in into}
     agreed: dict[object, Strides] = {}
     for r, part in enumerate(egraph.parts):
         for t in {t: None for _, t in part.outputs}:
@@ -78,10 +79,9 @@ class _Groups:
         self.parent[self.of(a)] = self.of(b)
 
 
-def _wanted(part: Part) -> dict[int, Strides]:
-    """The layouts that the rules found for a region's own tensors."""
+def _wanted(part: Part, scattered: frozenset[int]) -> dict[int, Strides]:
+    """The layouts that the rules found for a region's own tensors, but for those."""
     out: dict[int, Strides] = {}
-    scattered = _scattered(part)
     for cls in part.classes:
         if cls.id in scattered:
             continue

@@ -142,9 +142,13 @@ def test_compiled_candidates_of_every_program_agree(name, dtype, size):
     compiled(name, dtype, size, 10)
 
 
-# What these give for infinities and NaN is known to differ: (x@A)@B meets inf - inf where
-# x@(A@B) does not, and PyTorch's attention gives 0 for a query of NaN with few keys.
-LOOSE = frozenset({"product-of-product", "library-attention"})
+# What these give for such a number is known to differ: (x@A)@B meets inf - inf where x@(A@B)
+# does not, and PyTorch's attention gives 0 for a query of NaN with few keys.
+LOOSE = {
+    "nan": frozenset({"library-attention"}),
+    "inf": frozenset({"product-of-product"}),
+    "-inf": frozenset({"product-of-product"}),
+}
 HOSTILE = {
     "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "-0": -0.0, "tiny": 1e-42
 }  # fmt: skip
@@ -164,14 +168,14 @@ def hostile(name: str, dtype: torch.dtype) -> None:
     program, args = made(name, dtype, "small")
     with torch.no_grad():
         egraph = saturate(ll.capture(program, args))
-    found = sample(egraph, 60, seed=1)
-    candidates = [c for c in found if not LOOSE & {r for k in c.kernels for r in k.rules}]
-    assert len(candidates) > 10
+    found = sample(egraph, 40, seed=1)
     reached = 0
-    for place, number in product(range(len(args)), HOSTILE.values()):
+    for place, (called, number) in product(range(len(args)), HOSTILE.items()):
         if not (torch.is_tensor(args[place]) and args[place].dtype == dtype):
             continue
-        given = spoiled(args, place, number)
+        given, loose = spoiled(args, place, number), LOOSE.get(called, frozenset())
+        candidates = [c for c in found if not loose & {r for k in c.kernels for r in k.rules}]
+        assert len(candidates) > 10
         evaluated = Evaluated(egraph, given)
         reached += any(bool((~w.isfinite()).any()) for w in evaluated.want.values())
         assert evaluated.disagreements(candidates, ROUNDED[dtype]) == [], (place, number)

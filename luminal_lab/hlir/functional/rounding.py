@@ -54,11 +54,13 @@ def divide(x: Tensor, y: Tensor | Scalar) -> Tensor:
 def floor_divide(x: Tensor, y: Tensor) -> Tensor:
     """Quotient x // y, rounded to minus infinity; exact (floats by 0: x / 0).
 
-    x - x % y is a multiple of y, so a rounded float quotient of the two is the answer. Integers
-    of 64 bits do not fit float64: what a first quotient leaves over is divided once more.
+    x less its remainder is a multiple of y, so a rounded float quotient of the two is the
+    answer. The remainder of floats has the sign of x, as C's has (of an infinite y it is x);
+    the answer is one less where the signs differ. Integers of 64 bits do not fit float64: what
+    a first quotient leaves over is divided once more.
     """
     if x.dtype.is_float:
-        rest = fmod(x, y)  # of a finite x by an infinite y it is x
+        rest = fmod(x, y)
         whole = floor(divide(x - rest, y) + 0.5) - _signs_differ(rest, y).cast(x.dtype)
         return eq(y, 0).where(divide(x, y), whole)
     over = y.cast(F64).unary("Recip")
