@@ -32,6 +32,7 @@ from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Size, at_least, c_text, ceildiv, divides, is_symbolic
 
 ALIGN = 64
+LINE = 64  # bytes that one prefetch brings
 _CHUNK = 1 << 18  # bytes of a destination that a task copies
 
 
@@ -352,8 +353,17 @@ class _Renderer(StatementPrinter):
         saved = self.blocks, self.origins
         self.blocks = {**self.blocks, loop.axis: block}
         self.origins = {**self.origins, loop.var: var}
+        self._ask(loop, block)
         self.nodes(loop.body)
         self.blocks, self.origins = saved
+
+    def _ask(self, loop: Loop, block: Block) -> None:
+        """Prefetches of the lines that a later block reads where this step is in its own."""
+        for name, index in loop.ahead if block.size else ():
+            each = LINE // self.program.buffers[name].dtype.bytes
+            for at in range(0, block.size, each):
+                place = self._outer_index(index + at)
+                self.emit(f"ll_ask({self.names.memory(name)} + {place});")
 
     def _serial(self, loop: Loop) -> None:
         """A shared loop inside a task: one body; a ragged last block has a run-time end."""

@@ -87,6 +87,7 @@ typedef LL_UNALIGNED(vus, 2) vus_u;
 typedef LL_UNALIGNED(vb, 1) vb_u;
 typedef LL_UNALIGNED(vub, 1) vub_u;
 #define LL_FN static inline __attribute__((always_inline, unused))
+#define ll_ask(p) __builtin_prefetch((p), 0, 2) /* into the second level: it is for a later row */
 #define LL_CONVERT(x, T) __builtin_convertvector(x, T)
 #if @W == 16 && defined(__AVX512F__) && !defined(__clang__)
 #define LL_512 1

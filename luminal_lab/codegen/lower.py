@@ -25,6 +25,7 @@ from luminal_lab.codegen import (
     online,
     places,
     predicates,
+    prefetch,
     spreads,
     staging,
     terms,
@@ -158,6 +159,8 @@ class Lowering:
         order = tuple(Entry(a, n, "grid") for a, n in self.schedule.grid)
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
         body = self.top(stmts, order)
+        if self.schedule.ahead:
+            body = prefetch.ask(body, self.body.buffers, self.machine.l2 // 2)
         build = self.top(self.build_stmts, ()) if self.build_stmts else ()
         kernel = self.body.kernel
         program = TileProgram(

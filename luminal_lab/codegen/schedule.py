@@ -16,6 +16,7 @@ from typing import Any, Literal
 from luminal_lab.codegen import analysis
 from luminal_lab.codegen.body import Body, Stmt, statements
 from luminal_lab.codegen.dots import Product, products
+from luminal_lab.codegen.prefetch import worth_asking
 from luminal_lab.codegen.splits import split_reductions
 from luminal_lab.codegen.streaming import undecided, worth_streaming
 from luminal_lab.codegen.windows import windows
@@ -23,6 +24,7 @@ from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
 
+FEW, MANY = 1 << 10, 1 << 13  # points of the rows that a task takes: asked for ahead, or not
 COLUMN_ROWS = 64  # rows of a block that is read twice, with the vector along its columns
 
 Keep = Literal["output", "scratch", "recompute"]
@@ -42,6 +44,7 @@ class Schedule:
             while another axis is reduced; and how many steps of that axis are unrolled inside.
         keep: Where an expensive value lives that a later phase needs again.
         stream: Send results past the caches (`simd`; see `streaming.py`).
+        ahead: Ask for the next rows while these are computed (`simd`; see `prefetch.py`).
     """
 
     style: Literal["simd", "block"] = "simd"
@@ -52,6 +55,7 @@ class Schedule:
     column_block: tuple[int, int] = (1024, 4)
     keep: Keep = "output"
     stream: bool = False
+    ahead: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -115,6 +119,8 @@ def check(schedule: Schedule, body: Body, machine: Machine) -> None:
         refuse(f"keep={schedule.keep!r}")
     if not isinstance(schedule.stream, bool):
         refuse(f"stream={schedule.stream!r}")
+    if not isinstance(schedule.ahead, bool):
+        refuse(f"ahead={schedule.ahead!r}")
 
 
 class _Key:
@@ -161,13 +167,21 @@ def default_schedule(
 def _simd(body: Body, machine: Machine) -> Schedule:
     body = body.tuned
     dots = products(body, machine)
-    grid = main_grid(body, dots, machine)
+    ahead = not dots and worth_asking(body, machine)
+    grid = main_grid(body, dots, machine, FEW if ahead else MANY)
     serial = tuple(online_loops(body, dots, machine))
     tiles = tuple((p.rows_tile, p.cols_tile) for p in dots)
     heavy = any(analysis.is_heavy(s) for s in body.stmts)
-    # products are bound by arithmetic, and a value kept in its output is read there again
-    far = not dots and not analysis.has_shared_phases(body) and worth_streaming(body, machine)
-    return Schedule("simd", grid, serial, tiles, 2 if heavy else 4, stream=far)
+    far = not dots and worth_streaming(body, machine)  # products are bound by arithmetic
+    keep: Keep = "output"
+    if far and (shared := analysis.shared_values(body.stmts)):
+        # what is kept in an output is read there again, and so that output is not streamed
+        block = {**body.extents, **dict(grid)}
+        kept = sum(analysis.points(v.free, block) * v.dtype.bytes for v in shared)
+        far = kept <= machine.l1
+        keep = "scratch" if far else "output"
+    unroll = 2 if heavy else 4
+    return Schedule("simd", grid, serial, tiles, unroll, keep=keep, stream=far, ahead=ahead)
 
 
 def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
@@ -187,9 +201,16 @@ def online_loops(body: Body, dots: tuple[Product, ...], machine: Machine):
 
 
 def main_grid(
-    body: Body, dots: tuple[Product, ...], machine: Machine
+    body: Body, dots: tuple[Product, ...], machine: Machine, points: int = MANY
 ) -> tuple[tuple[str, int], ...]:
-    """Parallel loops over output axes that no statement reduces."""
+    """Parallel loops over output axes that no statement reduces.
+
+    Arguments:
+        body: The statements.
+        dots: The products among them.
+        machine: For which machine.
+        points: About as many points in the rows of a task, where there are no products.
+    """
     stores = body.stores()
     if not stores or body.split:
         return ()
@@ -199,10 +220,10 @@ def main_grid(
     ordered = [a for a in analysis.by_stride(main) if a in axes]
     if dots:
         return _dot_grid(body, dots, ordered, machine)
-    return _row_grid(body, main, ordered, machine)
+    return _row_grid(body, main, ordered, machine, points)
 
 
-def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine):
+def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine, points: int):
     """Rows of the output; a vector's worth of points stays inside a task."""
     if not ordered:
         return ()
@@ -229,7 +250,7 @@ def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine):
             break
         if tasks >= tasks_wanted and per_task <= 1 << 14:
             break
-        rows = max(1, min(n, (1 << 13) // max(1, per_task // n)))
+        rows = max(1, min(n, points // max(1, per_task // n)))
         if tasks * (n // rows) < tasks_wanted:
             rows = max(1, min(rows, n * tasks // tasks_wanted))
         grid.append((a, rows))
@@ -376,4 +397,6 @@ def neighbours(
                 out.append(replace(schedule, column_block=block))
     if undecided(body, machine):
         out.append(replace(schedule, stream=not schedule.stream))
+    if not dots and worth_asking(body, machine):
+        out.append(replace(schedule, ahead=not schedule.ahead))
     return list(dict.fromkeys(out))

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luminal_lab.codegen import analysis
-from luminal_lab.codegen.body import Body, Stmt
+from luminal_lab.codegen import analysis, terms
+from luminal_lab.codegen.body import Body, Stmt, ref
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.machine import Machine
 
@@ -45,9 +45,17 @@ def undecided(body: Body, machine: Machine) -> bool:
 
 
 def worth_streaming(body: Body, machine: Machine) -> bool:
-    """Whether results should be streamed, by size: they are light, and far beyond the cache."""
+    """Whether results should be streamed, by size: they are light, and far beyond the cache.
+
+    What an earlier phase has computed and kept is not computed between the stores.
+    """
     names = streamable(body.stmts, body, machine)
-    stores = [s for s in body.stores() if s.name in names]
+    kept = {
+        v: ref("%kept", sorted(v.free), v.dtype) for v in analysis.shared_values(body.stmts)
+    }
+    stores = [
+        s.map(lambda v: terms.replace_terms(v, kept)) for s in body.stores() if s.name in names
+    ]
     light = not any(analysis.is_heavy(s, analysis.vector_axis(s, body)) for s in stores)
     return bool(stores) and light and machine.streams(footprint(body))
 

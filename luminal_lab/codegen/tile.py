@@ -150,6 +150,8 @@ class Loop:
         extent)
             always bounds it too.
         outer: The variable of the enclosing loop over the same axis, if there is one.
+        ahead: Places, as pairs (buffer, flat offset), whose lines each step asks for because a
+            later block reads them: a hint, see `prefetch.py`. They may leave the buffer.
     """
 
     axis: str
@@ -160,6 +162,7 @@ class Loop:
     lo: tuple[Index, ...] = ()
     hi: tuple[Index, ...] = ()
     outer: str = ""
+    ahead: tuple[tuple[str, Index], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -353,7 +356,8 @@ def _lines(nodes: tuple[Node, ...], depth: int) -> Iterator[str]:
         vector = "" if isinstance(n, Loop) or n.vector is None else f"  /{n.vector}"
         if isinstance(n, Loop):
             bounds = "".join(f" from {e}" for e in n.lo) + "".join(f" to {e}" for e in n.hi)
-            yield f"{pad}{n.kind} {n.var} step {n.step}{bounds}:"
+            ahead = "".join(f"  ask {name}[{index}]" for name, index in n.ahead)
+            yield f"{pad}{n.kind} {n.var} step {n.step}{bounds}:{ahead}"
             yield from _lines(n.body, depth + 1)
         elif isinstance(n, Init):
             yield f"{pad}{n.local} = {n.number}{vector}"

@@ -17,6 +17,7 @@ from luminal_lab.hlir.graph import Hlir, OutputSpec
 from luminal_lab.hlir.sizes import is_symbolic, largest
 from luminal_lab.hlir.symbolic import bind_symbols, specialize, symbols_of
 from luminal_lab.runtime.inplace import overlapping
+from luminal_lab.runtime.memory import MAPPED, in_huge_pages
 from luminal_lab.runtime.program import LAYOUTS, KernelCode, Layout, Program
 from luminal_lab.runtime.signature import Signature
 from luminal_lab.runtime.weights import same_layout
@@ -81,6 +82,7 @@ class _Result:
     slot: int  # among the external pointers when it is written straight, else -1
     position: int = -1  # of the argument that it is, or that it is written back into
     in_place: bool = False  # whether kernels write it over the input
+    mapped: int = 0  # its bytes, when the allocator maps them for each call
 
 
 class Executable:
@@ -151,6 +153,7 @@ class Executable:
                 -1 if spec.mutates is not None else external.get(spec.name, -1),
                 position.get(spec.mutates or spec.aliases or "", -1),
                 self.program is not None and spec.name in self.program.in_place,
+                _mapped(spec, hlir.nodes[spec.value.node].dtype.bytes),
             )
             for spec in hlir.outputs
         )
@@ -250,7 +253,9 @@ class Executable:
                 if r.slot >= 0:
                     out = self._fresh(r.spec.shape, r.strides, dtype=r.dtype)
                     local[r.spec.name] = out
-                    external[r.slot] = out.data_ptr()
+                    external[r.slot] = address = out.data_ptr()
+                    if r.mapped:
+                        in_huge_pages(address, r.mapped)
             run(frame, self._threads(), local)
             if bound.direct:
                 return self.signature.unflatten([local[r.spec.name] for r in results])
@@ -555,6 +560,15 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
         out.append(step)
         step *= largest(n, 1)
     return tuple(reversed(out))
+
+
+def _mapped(spec: OutputSpec, each: int) -> int:
+    """Bytes of an output for which the allocator maps memory; 0 when it has them."""
+    if 0 in spec.shape or any(is_symbolic(n) for n in spec.shape):
+        return 0
+    last = sum((n - 1) * s for n, s in zip(spec.shape, result_strides(spec), strict=True))
+    nbytes = (last + 1) * each
+    return nbytes if nbytes >= MAPPED else 0
 
 
 def result_strides(spec: OutputSpec) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ def test_products_may_stream_and_do_not_by_default():
 
 
 @pytest.mark.parametrize(
-    ("form", "far"), [("rmsnorm", True), ("layernorm", True), ("softmax", False)]
+    ("form", "far"), [("rmsnorm", True), ("layernorm", True), ("softmax", True)]
 )
 def test_the_size_decides(form: str, far: bool):
     machine = Machine()

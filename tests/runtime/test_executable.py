@@ -1,5 +1,6 @@
 import copy
 import gc
+import sys
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from luminal_lab.hlir.graph import InputSpec, OutputSpec
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.building import NoCompilerWarning, build
 from luminal_lab.runtime.executable import fresh_copy
+from luminal_lab.runtime.memory import in_huge_pages
 from luminal_lab.runtime.program import Routine
 from tests.runtime import programs
 
@@ -350,3 +352,30 @@ def test_progress_is_reported(fresh_cache):
     build(candidate, code=code, progress=lambda *event: seen.append(event))
     assert [(done, total) for done, total, _ in seen] == [(1, 2), (2, 2)]
     assert {name for *_, name in seen} == {"k_mul", "k_add"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="advice of Linux")
+def test_a_large_result_asks_for_huge_pages(monkeypatch):
+    import luminal_lab as ll
+
+    asked = []
+    monkeypatch.setattr(
+        "luminal_lab.runtime.executable.in_huge_pages", lambda *a: asked.append(a)
+    )
+    for rows, large in ((8192, True), (4096, False)):
+        x = torch.ones(rows, 1024)
+        exe = ll.build(
+            ll.search(ll.saturate(ll.capture(torch.neg, (x,))), ll.Budget("none")).best
+        )
+        y = exe(x)
+        assert asked == ([(y.data_ptr(), 4 * x.numel())] if large else [])
+        assert torch.equal(y, -x)
+        asked.clear()
+
+
+def test_advice_about_memory_harms_nothing():
+    x = torch.arange(1 << 20, dtype=torch.float32)
+    in_huge_pages(x.data_ptr(), 4 * x.numel())
+    in_huge_pages(x.data_ptr(), 0)
+    in_huge_pages(x.data_ptr() + 4, 4)
+    assert torch.equal(x, torch.arange(1 << 20, dtype=torch.float32))
