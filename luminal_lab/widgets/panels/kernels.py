@@ -262,6 +262,9 @@ class KernelsPanel(Panel):
         self.state.job.start("compilation", lambda: build(found, code=dict(self.kept)), done)
 
 
+_HINTS = {"stream": "results past the caches", "ahead": "next rows asked for"}
+
+
 def describe(schedule: Any) -> str:
     """A schedule in a line."""
     data = schedule.to_data()
@@ -271,7 +274,9 @@ def describe(schedule: Any) -> str:
             parts.append(f"{key} " + " ".join(f"{a}:{n}" for a, n in data[key]))
     if data["tiles"]:
         parts.append("tiles " + " ".join(f"{a}×{b}" for a, b in data["tiles"]))
-    parts.append(f"unroll {data['unroll']}, keep {data['keep']}")
+    block, steps = data["column_block"]
+    parts.append(f"unroll {data['unroll']}, keep {data['keep']}, columns {block}×{steps}")
+    parts += [text for key, text in _HINTS.items() if data[key]]
     return ", ".join(parts)
 
 
