@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow agree models binder lint format lab docs docs-serve bench clean distclean
+.PHONY: help setup demo test test-slow agree fuzz models binder lint format lab docs docs-serve bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -62,6 +62,9 @@ test-slow: setup  ## run the tests marked slow, but those of `make agree`
 
 agree: setup  ## check that random candidates of every kind of program agree (half an hour)
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
+
+fuzz: setup  ## compile random programs and compare them with eager PyTorch (five minutes)
+	$(PY) -m tests.fuzz --seeds 0:200 --jobs $(JOBS) $(ARGS)
 
 models: setup  ## run whole models of transformers and timm against eager PyTorch (an hour)
 	@$(PIP) --no-deps -c constraints.txt timm pillow

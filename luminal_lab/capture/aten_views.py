@@ -123,7 +123,7 @@ def _stack(call: Call, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @lowers("flip.default")
 def _flip(call: Call, x: Tensor, over: Sequence[int]) -> Tensor:
-    return x.flip(*over)
+    return x.flip(*over) if x.rank else x  # a scalar may be flipped along dim 0
 
 
 @lowers("roll.default")

@@ -267,6 +267,7 @@ def test_an_unknown_option_is_refused() -> None:
 def test_zero_sized_and_scalar_inputs() -> None:
     fn = compiled(lambda x, s: (x * s).sum(0) + s)
     close(fn(torch.ones(0, 3), torch.tensor(2.0)), torch.full((3,), 2.0))
+    close(compiled(lambda x: x.flip(0) + 1)(torch.tensor(2.0)), torch.tensor(3.0))
 
 
 def test_a_tensor_literal_of_the_function() -> None:

@@ -1,0 +1,1 @@
+"""Random programs of PyTorch calls, compiled and compared with eager PyTorch."""
