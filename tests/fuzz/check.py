@@ -130,7 +130,10 @@ def wrong(got: Tensor, want: Tensor, exact: Tensor) -> Tensor:
     far = finite & ((g - e).abs() > allowed)
     numbers = ~g.isnan() & ~w.isnan()
     infinite = numbers & (g.isinf() | w.isinf()) & (g != w)
-    return far | infinite | (g.isnan() != w.isnan())
+    # where eager overflows on its way and float64 does not, float64 is right
+    near = (g == e) | (g.isnan() & e.isnan())
+    near |= (g - e).abs() <= TOLERANCE[want.dtype] * (e.abs() + 1e-2 * scale)
+    return far | ((infinite | (g.isnan() != w.isnan())) & ~near)
 
 
 def _differs(

@@ -42,10 +42,10 @@ def test_what_rounding_decides_is_not_compared() -> None:
 
 
 def test_wrong_is_farther_than_eager_from_float64() -> None:
-    exact = torch.tensor([1.0, 1.0, torch.inf, torch.nan, 0.0], dtype=torch.float64)
-    want = torch.tensor([1.0, 1.0001, torch.inf, torch.nan, -0.0])
-    got = torch.tensor([1.01, 1.0003, -torch.inf, 0.0, 0.0])
-    assert wrong(got, want, exact).tolist() == [True, False, True, True, False]
+    exact = torch.tensor([1.0, 1.0, torch.inf, torch.nan, 0.0, 8.0], dtype=torch.float64)
+    want = torch.tensor([1.0, 1.0001, torch.inf, torch.nan, -0.0, torch.inf])
+    got = torch.tensor([1.01, 1.0003, -torch.inf, 0.0, 0.0, 8.0])
+    assert wrong(got, want, exact).tolist() == [True, False, True, True, False, False]
     assert wrong(torch.tensor([1, 2]), torch.tensor([1, 3]), torch.tensor([1, 3])).any()
 
 
