@@ -81,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
         p.add_argument("--candidates", type=int, help="how many candidates to list")
         p.add_argument("--memory", type=int, help="bytes of temporaries at once, at most")
         p.add_argument(
+            "--verify",
+            action="store_true",
+            help="verify what is chosen, with --effort none too",
+        )
+        p.add_argument(
             "--replay", metavar="FILE", help="rebuild the candidates of this saved result"
         )
 
@@ -153,7 +158,11 @@ def _stage(options: argparse.Namespace, until: str) -> Any:
             stage = ll.saturate(stage, rules=rules or None, progress=True)
         elif kind == "egraph":
             budget = ll.Budget(
-                options.effort, options.seconds, options.candidates, options.memory
+                options.effort,
+                options.seconds,
+                options.candidates,
+                options.memory,
+                options.verify,
             )
             stage = ll.search(
                 stage,

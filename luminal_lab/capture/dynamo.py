@@ -45,6 +45,8 @@ class Options:
         seconds: Bound on the search.
         seed: The same seed gives the same program.
         rules: More rules, see `luminal_lab.saturate`.
+        verify: Verify the kernels that are chosen with `effort="none"` too; a wrong one gives way
+            to the next, and when none is left the error names the rule.
         freeze: In inference, take parameters and buffers for constants and lay them out at
             compile time. A change of their values, in place or by a new tensor, is noticed.
     """
@@ -54,6 +56,7 @@ class Options:
     seconds: float | None = None
     seed: int = 0
     rules: Any = None
+    verify: bool = False
     freeze: bool = False
 
     @staticmethod
@@ -76,7 +79,7 @@ class Options:
         """The pipeline, from a captured graph on."""
         from luminal_lab.api import compile_hlir
 
-        budget = {"effort": self.effort, "seconds": self.seconds}
+        budget = {"effort": self.effort, "seconds": self.seconds, "verify": self.verify}
         return compile_hlir(
             hlir,
             target=self.target,

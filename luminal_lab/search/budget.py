@@ -86,6 +86,8 @@ class Budget:
             measuring together. The best so far is the result.
         candidates: Distinct candidates to list, instead of the effort's own number.
         memory: Bytes of temporaries that one region may hold at once.
+        verify: Verify (and time) the kernels of what is chosen where the effort measures nothing;
+            the other efforts verify all that they rank.
 
     Raises:
         SearchError: for an unknown effort or a bound that is not positive.
@@ -95,6 +97,7 @@ class Budget:
     seconds: float | None = None
     candidates: int | None = None
     memory: int | None = None
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
@@ -105,11 +108,15 @@ class Budget:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise SearchError(f"the budget's {name} must be positive, got {value!r}")
+        if not isinstance(self.verify, bool):
+            raise SearchError(f"the budget's verify must be True or False, got {self.verify!r}")
 
     @property
     def level(self) -> Effort:
-        """The effort level, with `candidates` applied."""
+        """The effort level, with `candidates` and `verify` applied."""
         level = EFFORTS[self.effort]
+        if self.verify and not level.measured:
+            level = replace(level, measured=1, schedules=1, finalists=1)
         if self.candidates is None:
             return level
         n = self.candidates

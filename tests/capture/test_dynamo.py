@@ -259,6 +259,11 @@ def test_graph_breaks_and_autocast() -> None:
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
 
 
+def test_kernels_are_verified_on_request() -> None:
+    x = torch.randn(8, 16)
+    close(compiled(lambda x: x.softmax(-1), effort="none", verify=True)(x), x.softmax(-1))
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(BackendCompilerFailed, match="no option 'speed'"):
         compiled(lambda x: x + 1, speed=9)(torch.ones(2))

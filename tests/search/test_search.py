@@ -330,6 +330,31 @@ def test_what_is_right_under_a_users_rules_is_not_right_elsewhere():
     assert ("rejected", "scaled") in found
 
 
+def test_what_is_chosen_without_measuring_is_verified_on_request():
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    law = """
+    ;; law: a sum of products is the product of the sums (it is not)
+    ;; class: exact
+    (rewrite (Red "add" j (Mul x x)) (Red "add" j x) :name "wrong-square")
+    """
+    program = ll.capture(lambda x: (x * x).sum(-1), (x,))
+    egraph = ll.saturate(program, rules=law, check=False)
+    blind = search(egraph, Budget("none"), target=FakeTarget())
+    assert "wrong-square" in {rule for k in blind.best.kernels for rule in k.rules}
+    sure = search(
+        egraph, Budget("none", verify=True), target=FakeTarget(), database=Database(":memory:")
+    )
+    assert "wrong-square" not in {rule for k in sure.best.kernels for rule in k.rules}
+    assert ("rejected", "wrong-square") in {(r.status, r.rule) for r in sure.rows}
+    honest = search(
+        ll.saturate(program), Budget("none", verify=True), target=FakeTarget(),
+        database=Database(":memory:"),
+    )  # fmt: skip
+    assert [r.status for r in honest.rows].count("verified") == 1
+    with pytest.raises(SearchError, match="verify"):
+        Budget(verify="yes")  # type: ignore[arg-type]
+
+
 def test_a_kernel_that_samples_share_is_built_priced_and_renamed_once(block, monkeypatch):
     done = Counter()
 

@@ -61,6 +61,10 @@ class SearchPanel(Panel):
         )  # fmt: skip
         self.wanted = number("candidates", 0, "How many to list; 0 for the effort's own number")
         self.memory = number("MiB at most", 0, "Temporaries of a region; 0 for any", wide=170)
+        self.verify = w.Checkbox(
+            value=False, description="verify", indent=False, layout=w.Layout(width="auto"),
+            tooltip="Verify what is chosen with effort none too; the others verify all they rank",
+        )  # fmt: skip
         self.go = button("Search", "Start the search", self.search, primary=True, icon="play")
         self.hold = button("Pause", "Hold the search, or go on", self.state.job.pause)
         self.end = button("Cancel", "End it and keep what was found", self.state.job.cancel)
@@ -70,12 +74,13 @@ class SearchPanel(Panel):
         self.below = html(nothing("Nothing was searched yet."))
         self.table.observe(self._choose, "selected")
         self.strategy.observe(lambda c: self._buttons(), "value")
+        self.effort.observe(lambda c: self._buttons(), "value")
         self.state.observe(lambda c: self._progress(), "best")
         self.state.job.observe(lambda c: self._buttons(), "state")
         self.follow(["egraph", "result"], self._show)
         return [
             row(self.go, self.hold, self.end, self.effort, self.seconds, self.seed,
-                self.strategy, self.heat, self.wanted, self.memory),
+                self.strategy, self.heat, self.wanted, self.memory, self.verify),
             self.live, self.facts, self.table, self.below,
         ]  # fmt: skip
 
@@ -87,6 +92,7 @@ class SearchPanel(Panel):
                 seconds=self.seconds.value or None,
                 candidates=self.wanted.value or None,
                 memory=self.memory.value * 2**20 or None,
+                verify=self.verify.value,
             )
             strategy = self.strategy.value
             if strategy == "annealing":
@@ -104,6 +110,7 @@ class SearchPanel(Panel):
         self.hold.disabled = not searching
         self.end.disabled = not running
         self.heat.disabled = self.strategy.value != "annealing"
+        self.verify.disabled = self.effort.value != "none"
         self.hold.description = "Go on" if self.state.job.state == "pausing" else "Pause"
 
     def _progress(self) -> None:
