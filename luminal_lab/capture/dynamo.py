@@ -45,8 +45,8 @@ class Options:
         seconds: Bound on the search.
         seed: The same seed gives the same program.
         rules: More rules, see `luminal_lab.saturate`.
-        verify: Verify the kernels that are chosen with `effort="none"` too; a wrong one gives way
-            to the next, and when none is left the error names the rule.
+        verify: Verify the kernels that are chosen with `effort="none"` too; a wrong one gives
+            way to the next, and when none is left the error names the rule.
         freeze: In inference, take parameters and buffers for constants and lay them out at
             compile time. A change of their values, in place or by a new tensor, is noticed.
     """

@@ -86,8 +86,8 @@ class Budget:
             measuring together. The best so far is the result.
         candidates: Distinct candidates to list, instead of the effort's own number.
         memory: Bytes of temporaries that one region may hold at once.
-        verify: Verify (and time) the kernels of what is chosen where the effort measures nothing;
-            the other efforts verify all that they rank.
+        verify: Verify (and time) the kernels of what is chosen where the effort measures
+            nothing; the other efforts verify all that they rank.
 
     Raises:
         SearchError: for an unknown effort or a bound that is not positive.

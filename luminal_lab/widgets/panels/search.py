@@ -63,7 +63,7 @@ class SearchPanel(Panel):
         self.memory = number("MiB at most", 0, "Temporaries of a region; 0 for any", wide=170)
         self.verify = w.Checkbox(
             value=False, description="verify", indent=False, layout=w.Layout(width="auto"),
-            tooltip="Verify what is chosen with effort none too; the others verify all they rank",
+            tooltip="Verify what effort none chooses; the others verify all that they rank",
         )  # fmt: skip
         self.go = button("Search", "Start the search", self.search, primary=True, icon="play")
         self.hold = button("Pause", "Hold the search, or go on", self.state.job.pause)
