@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
     from luminal_lab.hlir.compare import Diff
+    from luminal_lab.runtime.profiling import Profile
 
 NodeId = int  # position in `Hlir.nodes`; operands always precede their consumers
 
@@ -227,11 +228,17 @@ class Hlir:
 
         return table(self)
 
-    def fallbacks(self) -> pandas.DataFrame:
-        """One row per call of an ATen operator that has no lowering."""
+    def fallbacks(self, profile: Profile | None = None) -> pandas.DataFrame:
+        """One row per call of an ATen operator that has no lowering: op, reason, line, module.
+
+        Arguments:
+            profile: Of an executable of this program (`luminal_lab.profile`): then each row has
+                its microseconds and its share of the time of all kernels. Calls of the same
+                operator get equal parts of its time; NaN where it was never called.
+        """
         from luminal_lab.hlir.inspect import fallbacks
 
-        return fallbacks(self)
+        return fallbacks(self, profile)
 
     def graph(self) -> graphviz.Digraph:
         """The graph, grouped by module."""

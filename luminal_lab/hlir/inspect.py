@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import graphviz
     import pandas
 
+    from luminal_lab.runtime.profiling import Profile
+
 _SHOWN = 8  # inputs and outputs that the summary lists
 
 
@@ -132,8 +134,8 @@ def table(hlir: Hlir) -> pandas.DataFrame:
     return frame.astype(dict.fromkeys(numbers, "Int64")).set_index("id")
 
 
-def fallbacks(hlir: Hlir) -> pandas.DataFrame:
-    """One row per call of an ATen operator that has no lowering: op, reason, line, module."""
+def fallbacks(hlir: Hlir, profile: Profile | None = None) -> pandas.DataFrame:
+    """One row per call of an ATen operator that has no lowering; see `Hlir.fallbacks`."""
     import pandas
 
     rows, seen = [], set()
@@ -152,9 +154,18 @@ def fallbacks(hlir: Hlir) -> pandas.DataFrame:
                     "module": node.source.module,
                 }
             )
-    return pandas.DataFrame(rows, columns=["id", "op", "reason", "line", "module"]).set_index(
-        "id"
-    )
+    columns = ["id", "op", "reason", "line", "module"]
+    if profile is not None:
+        columns += ["us", "share"]
+        spent = {row["name"]: (0.0, 0.0) for row in profile.rows()}
+        for row in profile.rows():
+            us, share = spent[row["name"]]
+            spent[row["name"]] = us + row["us"], share + row["share"]
+        calls = Counter(row["op"] for row in rows)
+        for row in rows:
+            us, share = spent.get(row["op"], (math.nan, math.nan))
+            row["us"], row["share"] = us / calls[row["op"]], share / calls[row["op"]]
+    return pandas.DataFrame(rows, columns=columns).set_index("id")
 
 
 _COLOURS = {

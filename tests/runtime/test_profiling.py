@@ -32,6 +32,23 @@ def profiled(affine):
     return profile(exe, (torch.randn(64, 40),), repeats=5)
 
 
+def test_a_profile_says_what_fallbacks_cost():
+    import luminal_lab as ll
+
+    x = torch.rand(32, 32)
+    hlir = ll.capture(lambda x: (torch.histc(x * 2, 5), torch.histc(x, 4), x + 1), (x,))
+    exe = ll.build(ll.search(ll.saturate(hlir), ll.Budget("none")).best)
+    found = profile(exe, (x,), repeats=3)
+    table = hlir.fallbacks(found)
+    rows = found.rows()
+    spent = sum(r["us"] for r in rows if r["name"] == "aten.histc.default")
+    assert list(table["us"]) == pytest.approx([spent / 2] * 2)
+    assert 0 < table["share"].sum() < 1
+    other = hlir.fallbacks(replace(found, kernels=()))
+    assert other["us"].isna().all()
+    assert "us" not in hlir.fallbacks()
+
+
 def test_every_call_is_timed(profiled):
     assert [c.name for c in profiled.calls] == ["k_mul", "k_add"]
     assert [k.calls for k in profiled.kernels] == [1, 1]
