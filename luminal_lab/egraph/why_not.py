@@ -6,23 +6,23 @@ matches is followed as far as it goes; the branch that satisfies most premises i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from luminal_lab.egraph.evidence import Evidence, evidence, shown
-from luminal_lab.egraph.language import datum
+from luminal_lab.egraph.evidence import Evidence, evidence
 from luminal_lab.egraph.names import Place, place
 from luminal_lab.egraph.primitives import UnknownPrimitive
-from luminal_lab.egraph.primitives import call as primitive
-from luminal_lab.egraph.queries import AtomOf, Lit, Row, Test, Var, literal, variables
+from luminal_lab.egraph.queries import AtomOf, Row, Test, Var, literal, variables
 from luminal_lab.egraph.replay import Compiled
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.sexpr import Atom, Expr, List
-from luminal_lab.egraph.tables import Env, ready, value_of
-from luminal_lab.egraph.witness import programme_of, witness
+from luminal_lab.egraph.tables import Env, ready
+from luminal_lab.egraph.why_given import given_by, judged_as
+from luminal_lab.egraph.why_words import Words, spelled
+from luminal_lab.egraph.witness import programme_of
 from luminal_lab.errors import LuminalError, RuleError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _STEPS = 200_000  # rows that are looked at
 _KEPT = 64  # branches that are compared
 _DEEP = 3  # rules behind rules that are asked, too
-_REPLAYED = 4000  # e-nodes of a region up to which the iteration of a firing is looked up
 
 
 @dataclass(frozen=True)
@@ -305,7 +304,7 @@ def _ask(
         return _matched(egraph, found, info, rule, asker, c, at.label, atoms, rooted)
     branch = asker.nearest()
     atom = asker.atoms[branch.depth]
-    words = _Words(found, rule, branch.env, asker.atoms[: branch.depth])
+    words = Words(found, rule, branch.env, asker.atoms[: branch.depth])
     premises = _premises(words, asker, branch)
     because = None
     if deep and isinstance(atom, Row) and _lemmas(egraph, found, atom.table):
@@ -327,7 +326,7 @@ def _ask(
     )
 
 
-def _premises(words: _Words, asker: _Asker, branch: _Branch) -> tuple[Premise, ...]:
+def _premises(words: Words, asker: _Asker, branch: _Branch) -> tuple[Premise, ...]:
     failing = asker.atoms[branch.depth]
     env = branch.env
     reached = {a.premise for a in asker.atoms[: branch.depth]}
@@ -346,7 +345,7 @@ def _premises(words: _Words, asker: _Asker, branch: _Branch) -> tuple[Premise, .
 
 
 def _later(
-    words: _Words, asker: _Asker, branch: _Branch, env: Env, k: int, text: str
+    words: Words, asker: _Asker, branch: _Branch, env: Env, k: int, text: str
 ) -> tuple[Premise, Env]:
     """A premise after the failing one: tested by itself when all that it needs is known."""
     before = asker.atoms[: branch.depth]
@@ -358,18 +357,11 @@ def _later(
             return Premise(text, "open", ""), start
         more = next(words.found.store.extend(atom, env), None)
         if more is None:
-            told = _Words(words.found, asker.rule, env, before)
+            told = Words(words.found, asker.rule, env, before)
             return Premise(text, "also fails", told.failure(atom)), start
         env = more
-    told = _Words(words.found, asker.rule, env, before)
+    told = Words(words.found, asker.rule, env, before)
     return Premise(text, "holds", told.held(k)), env
-
-
-def spelled(premise: List) -> str:
-    """A premise as the rule writes it; a rewrite's left side without its equation."""
-    if premise.head == "=" and str(premise.items[1]) == "root__":
-        return str(premise.items[2])
-    return str(premise)
 
 
 def _lemmas(egraph: EGraph, found: Evidence, table: str) -> list[Compiled]:
@@ -407,204 +399,6 @@ def _behind(
     return best
 
 
-# ----------------------------------------------------------------------------------- words
-
-
-class _Words:
-    """Says in words what a branch found."""
-
-    def __init__(self, found: Evidence, rule: Compiled, env: Env, before: Sequence[AtomOf]):
-        self.found, self.rule, self.env = found, rule, env
-        # What the variables that the flattening made stand for: `(free a)`, a nested pattern.
-        self.meaning = {
-            a.value.name: str(a.source)
-            for a in rule.query.atoms
-            if isinstance(a, Row) and isinstance(a.value, Var) and "." in a.value.name
-        }
-        self.before = before
-
-    def _sort(self, name: str) -> str:
-        return self.rule.sorts.get(name, "")
-
-    def value(self, name: str) -> str:
-        """What a variable stands for, short."""
-        value = self.env[name]
-        if self.found.schema.is_term(self._sort(name)):
-            return self.found.name(value)
-        return shown(value)
-
-    def _label(self, name: str) -> str:
-        return self.meaning.get(name, name)
-
-    def bindings(self) -> tuple[tuple[str, str], ...]:
-        """Each variable of the rule with what it stands for."""
-        out = []
-        for name, value in self.env.items():
-            if "." in name or name == "root__":
-                continue
-            text = self.value(name)
-            if self.found.schema.is_term(self._sort(name)):
-                full = self.found.term(value, 2)
-                text = f"{text} = {full}" if full != text else text
-            out.append((name, text))
-        return tuple(out)
-
-    def pattern(self) -> str:
-        """The first premise with what is bound filled in; `‹…›` around what is not."""
-        premise = self.rule.query.premises[0]
-        return self._filled(premise.items[2] if spelled(premise) != str(premise) else premise)
-
-    def _filled(self, e: Expr) -> str:
-        if isinstance(e, Atom):
-            return self.value(e.text) if e.text in self.env else e.text
-        text = f"({' '.join([e.head, *map(self._filled, e.items[1:])])})"
-        matched = any(isinstance(a, Row) and a.source is e for a in self.before)
-        known = e.head in self.found.schema.tables and not matched
-        return f"‹{text}›" if known else text
-
-    def held(self, premise: int) -> str:
-        """What a premise that holds bound."""
-        names: dict[str, None] = {}
-        for atom in self.rule.query.atoms:
-            if atom.premise == premise:
-                names.update(dict.fromkeys(variables(atom)))
-        return self._where(names)
-
-    def _where(self, names: Mapping[str, None] | Sequence[str]) -> str:
-        parts = []
-        for name in names:
-            inner = "." in name and name not in self.meaning
-            term = self.found.schema.is_term(self._sort(name))
-            if name not in self.env or inner or (term and "." in name):
-                continue
-            if name.startswith(("unit.", "any.")):
-                continue
-            label = "it" if name == "root__" else self._label(name)
-            parts.append(f"{label} is {self.value(name)}")
-        return ", ".join(dict.fromkeys(parts))
-
-    def failure(self, atom: AtomOf) -> str:
-        """Why an atom has no match."""
-        if isinstance(atom, Test):
-            return self._test(atom)
-        table = self.found.schema.tables[atom.table]
-        if table.kind == "constructor":
-            return self._constructor(atom)
-        if table.kind == "relation":
-            return self._relation(atom)
-        return self._function(atom)
-
-    def _test(self, test: Test) -> str:
-        names = dict.fromkeys(variables(test))
-        where = self._where(names)
-        if test.op == "=":
-            sides = [(s, value_of(s, self.env)) for s in (test.left, test.right)]
-            computed = [
-                f"{_operand(s, self.meaning)} is {shown(v)}" for s, v in sides
-                if isinstance(s, tuple) and s[1] and v is not None
-            ]  # fmt: skip
-            where = ", ".join([x for x in (where, *computed) if x])
-        else:
-            computed = [
-                f"{_operand(a, self.meaning)} is {shown(v)}"
-                for a in test.left[1]
-                if isinstance(a, tuple) and a[1] and (v := value_of(a, self.env)) is not None
-            ]
-            where = ", ".join([x for x in (where, *computed) if x])
-        return f"{test.source} does not hold: {where}" if where else f"{test.source} fails"
-
-    def _mismatch(self, atom: Row, key: Sequence[Any], value: Any) -> list[str]:
-        """How a row differs from what is asked for."""
-        table = self.found.schema.tables[atom.table]
-        out = []
-        for ref, have, sort in zip(
-            (*atom.args, atom.value), (*key, value), (*table.args, table.sort)
-        ):
-            if isinstance(ref, Lit):
-                if ref.value != have and ref.value is not have:
-                    out.append(f"{ref.text} is asked for, and it is {shown(have)}")
-            elif ref.name in self.env and self.env[ref.name] != have:
-                what = self.found.value(sort, have)
-                want = self.value(ref.name)
-                label = self._label(ref.name)
-                label = "it" if label == "root__" else label
-                out.append(f"{label} is {want}, and here it is {what}")
-        return out
-
-    def _constructor(self, atom: Row) -> str:
-        rows = self.found.store.tables[atom.table]
-        asked = str(atom.source)
-        c = self.env.get(atom.value.name) if isinstance(atom.value, Var) else None
-        if c is None:
-            return self._nearby(atom, asked)
-        name = self.found.name(c)
-        here = list(rows.by_value.get(c, {}))
-        if here:
-            best = min(here, key=lambda k: len(self._mismatch(atom, k, c)))
-            differ = "; ".join(self._mismatch(atom, best, c))
-            return (
-                f"{asked} is asked for; {name} has {self.found.row(atom.table, best)}, but"
-                f" {differ}"
-            )
-        k = self.found.found.number.get(c)
-        forms: list[str] = []
-        if k is not None:
-            for op, args in self.found.found.sources[k]:
-                forms.append(self.found.row(op, args))
-        some = ", ".join(forms[:3]) + (f" and {len(forms) - 3} more" if len(forms) > 3 else "")
-        return f"{name} has no {atom.table} for {asked}: it is {some or 'of no known form'}"
-
-    def _nearby(self, atom: Row, asked: str) -> str:
-        """A row whose class is not known: what there is for the arguments that are."""
-        rows = self.found.store.tables[atom.table]
-        if not rows.values:
-            return f"there is no {atom.table} in this e-graph, and {asked} asks for one"
-        best = min(rows.values, key=lambda k: len(self._mismatch(atom, k, rows.values[k])))
-        differ = "; ".join(self._mismatch(atom, best, rows.values[best]))
-        near = self.found.row(atom.table, best)
-        return f"nothing matches {asked}; the nearest is {near}: {differ}"
-
-    def _relation(self, atom: Row) -> str:
-        args = [
-            ref.text if isinstance(ref, Lit)
-            else self.value(ref.name) if ref.name in self.env else ref.name.split(".")[0]
-            for ref in atom.args
-        ]  # fmt: skip
-        fact = f"({' '.join([atom.table, *args])})"
-        text = str(atom.source)
-        where = self._where([v for v in variables(atom) if not v.startswith("unit.")])
-        about = f", where {where}" if where else ""
-        if fact == text:
-            return f"{text} does not hold"
-        return f"no fact {text} is known{about}"
-
-    def _function(self, atom: Row) -> str:
-        rows = self.found.store.tables[atom.table]
-        keys = [
-            ref.value if isinstance(ref, Lit) else self.env.get(ref.name) for ref in atom.args
-        ]
-        source = atom.source
-        if None not in keys and tuple(keys) in rows.values:
-            have = rows.values[tuple(keys)]
-            sort = self.found.schema.tables[atom.table].sort
-            got = self.found.value(sort, have)
-            if isinstance(atom.value, Lit):
-                return f"{source} is {got}, and {atom.value.text} is asked for"
-            want = self.value(atom.value.name)
-            where = self._where([v for a in atom.args for v in variables(a)])
-            about = f" ({where})" if where else ""
-            return f"{source} is {got}{about}, but {self._label(atom.value.name)} is {want}"
-        return f"{source} is not known"
-
-
-def _operand(operand: Any, meaning: Mapping[str, str]) -> str:
-    if isinstance(operand, tuple):
-        return f"({' '.join([operand[0], *(_operand(x, meaning) for x in operand[1])])})"
-    if isinstance(operand, Var):
-        return meaning.get(operand.name, operand.name)
-    return str(operand)
-
-
 # --------------------------------------------------------------------------------- matches
 
 
@@ -620,11 +414,13 @@ def _matched(
     root: tuple[str, int] | None,
 ) -> WhyNot:
     """The answer when all premises hold: what the rule gave, or why it was not applied."""
-    results = [(env, *_result(found, rule, env)) for env in asker.whole]
+    results = [(env, *given_by(found, rule, env)) for env in asker.whole]
     order = {"fired": 0, "known": 1, "held back": 2}
-    judged = [(_judge(egraph, found, info, c, given), env, given) for env, _, given in results]
+    judged = [
+        (judged_as(egraph, found, info, c, given), env, given) for env, _, given in results
+    ]
     (status, said, iteration), env, _ = min(judged, key=lambda j: order[j[0][0]])
-    words = _Words(found, rule, env, asker.atoms)
+    words = Words(found, rule, env, asker.atoms)
     premises = tuple(
         Premise(spelled(p), "holds", words.held(k)) for k, p in enumerate(rule.query.premises)
     )
@@ -633,120 +429,6 @@ def _matched(
         info, label, status, said + more + ".", premises, words.bindings(), words.pattern(),
         iteration, asker.tried, None, atoms, len(atoms), root,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What a rule's action gives under a substitution.
-
-    Arguments:
-        text: In words.
-        eclass: egglog's class of it, None when it is not in the e-graph.
-        row: Its row, when it is built.
-        united: Whether it is where the rule wants it.
-        fact: Whether it is a fact and no term.
-    """
-
-    text: str
-    eclass: int | None
-    row: tuple[str, tuple] | None
-    united: bool
-    fact: bool = False
-
-
-def _result(found: Evidence, rule: Compiled, env: Env) -> tuple[bool, _Given]:
-    for action in rule.actions:
-        if not isinstance(action, List):
-            continue
-        if action.head == "union":
-            left, _ = _lookup(found, env, action.items[1])
-            right, row = _lookup(found, env, action.items[2])
-            text = found.row(*row, 1) if row is not None else None
-            if text is None:
-                text = found.name(right) if right is not None else str(action.items[2])
-            united = right is not None and left == right
-            return united, _Given(text, right, row, united)
-        if action.head in found.schema.tables:
-            key = tuple(_lookup(found, env, x)[0] for x in action.items[1:])
-            known = None not in key and key in found.store.tables[action.head].values
-            text = found.row(action.head, key) if None not in key else str(action)
-            return known, _Given(text, None, None, known, True)
-    return True, _Given(str(rule.actions[0]) if rule.actions else "nothing", None, None, True)
-
-
-def _lookup(found: Evidence, env: Env, e: Expr) -> tuple[Any, tuple[str, tuple] | None]:
-    """The value of an expression of an action, and the row when it is a term that is there."""
-    if isinstance(e, Atom):
-        value = literal(e)
-        return (env.get(e.text) if value is None else value), None
-    args = tuple(_lookup(found, env, x)[0] for x in e.items[1:])
-    if any(a is None for a in args):
-        return None, None
-    table = found.schema.tables.get(e.head)
-    if table is None:
-        return primitive(e.head, args), None
-    value = found.store.tables[e.head].values.get(args)
-    return value, (e.head, args) if value is not None else None
-
-
-def _judge(
-    egraph: EGraph, found: Evidence, info: RuleInfo, c: int, given: _Given
-) -> tuple[str, str, int | None]:
-    part = found.part
-    if given.fact and given.united:
-        return "fired", f"it fired: {given.text} is known", None
-    if not given.united:
-        return "held back", _held_back(egraph, found, info), None
-    k = found.found.number.get(given.eclass) if given.eclass is not None else None
-    if given.row is not None and k is not None:
-        for node, source in zip(found.found.classes[k].nodes, found.found.sources[k]):
-            if source[0] == given.row[0] and _same_row(found, source, given.row):
-                if node.rule == info.name:
-                    said = f"it fired in iteration {node.iteration}, giving {given.text}"
-                    return "fired", said, node.iteration
-                maker = f"{node.rule} in iteration {node.iteration}"
-                by = "the program itself" if node.rule == "encode" else f"rule {maker}"
-                when = _iteration(egraph, part, info.name, c)
-                told = f" in iteration {when}" if when is not None else ""
-                return "known", f"it fires{told}; {given.text} is made by {by}", when
-    when = _iteration(egraph, part, info.name, c)
-    told = f" in iteration {when}" if when is not None else ""
-    return "fired", f"it fired{told}, giving {given.text}", when
-
-
-def _same_row(found: Evidence, source: tuple[str, tuple], row: tuple[str, tuple]) -> bool:
-    sorts = found.schema.tables[row[0]].args
-    left = [datum(s, a) for s, a in zip(sorts, source[1])]
-    return list(row[1]) == left
-
-
-def _iteration(egraph: EGraph, part: Any, rule: str, c: int) -> int | None:
-    """When a rule united something with a class first, by the replay."""
-    if part.size > _REPLAYED:
-        return None
-    replayed = witness(egraph, part.region)
-    names = (rule, f"{rule}=>", f"{rule}<=")
-    found: Iterator[int] = (
-        e.iteration
-        for edges in replayed.replay.edges
-        for e in edges
-        if e.rule in names and replayed.class_of(e.left) == c
-    )
-    return min(found, default=None)
-
-
-def _held_back(egraph: EGraph, found: Evidence, info: RuleInfo) -> str:
-    report = found.part.report
-    if info.cap is not None:
-        return (
-            f"all premises hold, but the rule is capped: in an iteration with more than"
-            f" {info.cap} matches it is skipped, and saturation ended with"
-            f" {report.stopped!r}"
-        )
-    return (
-        f"all premises hold, but saturation stopped before it was applied:"
-        f" {report.stopped} after {report.iterations[-1].number} iterations"
-    )
 
 
 __all__ = ["Premise", "WhyNot", "why_not"]
