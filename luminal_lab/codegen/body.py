@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from luminal_lab.codegen import terms
 from luminal_lab.codegen.rename import alpha_rename
@@ -77,6 +78,10 @@ class Stmt:
 
     def reads(self) -> tuple[str, ...]:
         """What it reads: buffers and locals."""
+        return self._reads
+
+    @cached_property
+    def _reads(self) -> tuple[str, ...]:
         out: dict[str, None] = {}
         for v in self.values:
             out.update(dict.fromkeys(terms.reads(v)))
@@ -389,10 +394,13 @@ def _indices(body: Body):
 
 
 def _mergeable(body: Body) -> tuple[str, str] | None:
-    spaces = [(s.axes, frozenset(s.over)) for s in body.stmts]
-    reds = [frozenset(i.single for i in v.attrs[1])
-            for s in body.stmts for v in postorder(s.values)
-            if v.op == "load" and v.attrs[0].startswith("%")]  # fmt: skip
+    spaces = dict.fromkeys((s.axes, frozenset(s.over)) for s in body.stmts)
+    reds = dict.fromkeys(
+        frozenset(i.single for i in v.attrs[1])
+        for s in body.stmts
+        for v in postorder(s.values)
+        if v.op == "load" and v.attrs[0].startswith("%")
+    )
     indices = list(dict.fromkeys(_indices(body)))
     locked: set[str] = set()  # axes inside // and %
     pairs: dict[tuple[str, str], None] = {}

@@ -19,6 +19,7 @@ from luminal_lab.search.seeds import (
 )
 
 BUILD_TIME = 1e-3  # a second at build time, in seconds of a call
+LONGEST = 512  # values of a kernel; as many as the longest has when all sums are stored
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class RegionSearch:
         self.rejected: dict[str, int] = {}
         self.considered = 0
         self.complete = False  # whether it is known that no other individual exists
+        self._longest = max(LONGEST, self._longest_written())
         self._moves = self._all_moves()
         self._stops = {t for t, stop in enumerate(reductions_stored(self.space)) if stop}
         self._near = self._neighbours()
@@ -98,6 +100,9 @@ class RegionSearch:
         if known is not None:
             self.reject("duplicate")
             return known
+        if any(len(body.picks) > self._longest for body in extraction.bodies):
+            self.reject("over length")
+            return None
         memory = self._peak(extraction)
         if self.memory is not None and memory > self.memory:
             self.reject("over memory")
@@ -107,6 +112,21 @@ class RegionSearch:
         if self._best is None or _by_cost(made) < _by_cost(self._best):
             self._best = made
         return made
+
+    def _longest_written(self) -> int:
+        """Values of the longest kernel of the program as it was written, its sums stored.
+
+        Without a bound all steps of a recurrence would be one kernel, which takes minutes to
+        generate and to compile.
+        """
+        space = self.space
+        written = Genome(
+            encoder_choice(space), reductions_stored(space), first_producers(space)
+        )
+        try:
+            return max((len(b.picks) for b in space.extract(written).bodies), default=0)
+        except Infeasible:
+            return 0
 
     def _neighbours(self) -> dict[int, tuple[int, ...]]:
         """For each tensor, those before and after it in the program, up to a reduction."""

@@ -19,6 +19,7 @@ MEANING = {
     "cyclic": "a value would be computed from itself",
     "duplicate": "the same kernels as a genome that was there before",
     "no executable form": "a value has no form that can be computed here",
+    "over length": "a kernel would have so many values that it takes long to compile",
     "over memory": "its temporaries, or a kernel's buffers, take more memory than allowed",
     "pruned": "right, but its predicted time is not among the best, so it is not listed",
     "compile failed": "the compiler rejected a kernel",

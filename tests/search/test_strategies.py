@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 
 import pytest
 import torch
@@ -144,3 +145,23 @@ def test_annealing_takes_a_first_temperature():
     for heat in ("0", "-1", "nan", "warm", ""):
         with pytest.raises(SearchError, match="temperature"):
             search(egraph, Budget("none"), strategy=f"annealing:{heat}")
+
+
+def test_the_steps_of_a_recurrence_are_not_one_kernel(monkeypatch):
+    def steps(x, w):
+        for _ in range(4):
+            x = torch.tanh(x @ w)
+        return x
+
+    egraph = ll.saturate(ll.capture(steps, (torch.ones(2, 3), torch.ones(3, 3))))
+    kernels = Assembler(egraph, Machine()).regions[0]
+
+    def longest(region):
+        list(zip(range(40), STRATEGIES["genetic"](region, random.Random(0))))
+        return max(len(b.picks) for i in region.found.values() for b in i.extraction.bodies)
+
+    free = longest(RegionSearch(kernels))
+    monkeypatch.setattr(sys.modules[RegionSearch.__module__], "LONGEST", 20)
+    bounded = RegionSearch(kernels)
+    assert longest(bounded) < free
+    assert bounded.rejected["over length"] > 0
