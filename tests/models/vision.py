@@ -20,6 +20,10 @@ from torch import nn
 from tests.models.cases import Case, Program
 
 LARGEST = 140_000_000  # parameters
+SIZES = (
+    "atto", "femto", "pico", "nano", "test", "zepto", "xxs", "tiny", "_t", "xs", "mini",
+    "small", "_s", "b0", "18", "050", "base",
+)  # fmt: skip
 SHORTLIST = 8  # names of a family whose parameters are counted
 
 
@@ -78,12 +82,11 @@ def cases() -> Sequence[Case]:
 
 
 def smallest(library: Any) -> list[str]:
-    """For each module of timm, of the names that say the least, the one of fewest parameters."""
-    sizes = ("atto", "femto", "pico", "nano", "test", "zepto", "xxs", "tiny", "_t", "xs",
-             "mini", "small", "_s", "b0", "18", "050", "base")  # fmt: skip
+    """For each module of timm the fewest parameters, of the names that say the least."""
 
     def rank(name: str) -> tuple[int, int, str]:
-        return min([k for k, s in enumerate(sizes) if s in name] + [99]), len(name), name
+        said = [k for k, size in enumerate(SIZES) if size in name]
+        return min(said, default=len(SIZES)), len(name), name
 
     out = []
     for module in library.list_modules():
