@@ -84,7 +84,7 @@ format: setup  ## format the code and apply the safe fixes
 	$(VENV)/bin/ruff check --fix .
 
 lab: setup  ## open JupyterLab on the tour
-	$(VENV)/bin/jupyter lab notebooks/00_tour.ipynb $(ARGS)
+	$(VENV)/bin/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_tour.ipynb $(ARGS)
 
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: setup  ## build the site into site/ (strict)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,30 @@ from luminal_lab.runtime.program import KernelCode
 from luminal_lab.runtime.sources import kernel_code
 from luminal_lab.search.canonical import canonical
 
-GPUS = ("sm_80", "sm_90", "sm_120")  # architectures that resources are reported for
+GPUS = ("sm_80", "sm_90", "sm_100")  # architectures that resources are reported for
 
 
-def assembly(kernel: Kernel, schedule: Any = None, target: CpuTarget | None = None) -> str:
+def assembly(
+    kernel: Kernel,
+    schedule: Any = None,
+    target: CpuTarget | None = None,
+    text: str | None = None,
+) -> str:
     """The assembly of a kernel's C on this machine, without directives for debuggers.
 
     Arguments:
         kernel: A derived kernel.
         schedule: Plain data of its schedule; None for the default one.
         target: The machine; this one when None.
+        text: C to use in place of the generated one.
 
     Raises:
         CompilerError: when there is no compiler, or it rejects the source.
     """
     plain, _, _ = canonical(kernel)
     assert isinstance(plain, Kernel)
-    return assembly_of(kernel_code(plain, schedule, (target or CpuTarget()).machine()))
+    code = kernel_code(plain, schedule, (target or CpuTarget()).machine())
+    return assembly_of(code if text is None else replace(code, text=text))
 
 
 def assembly_of(code: KernelCode) -> str:

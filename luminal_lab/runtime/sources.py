@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from luminal_lab.egraph.values import Kernel, postorder
@@ -40,8 +41,24 @@ def candidate_code(
             if machine is None:
                 machine = _machine(target)
             schedule = candidate.schedules[k] if k < len(candidate.schedules) else None
-            out.append(kernel_code(kernel, schedule, machine))
+            mine = candidate.written.get(k)
+            out.append(
+                kernel_code(kernel, schedule, machine)
+                if mine is None
+                else written_code(kernel, schedule, machine, mine)
+            )
     return out
+
+
+def written_code(kernel: Kernel, schedule: Any, machine: Machine, text: str) -> KernelCode:
+    """A kernel's code with a person's C in place of what is generated under a schedule.
+
+    Buffers come in the order of the kernel under its canonical names, which is what was edited.
+    """
+    plain, _, back = canonical(kernel)
+    assert isinstance(plain, Kernel)
+    code = kernel_code(plain, schedule, machine)
+    return replace(code, text=text, params=tuple(back.get(p, p) for p in code.params))
 
 
 def _machine(target: Any) -> Machine:

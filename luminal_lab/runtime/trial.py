@@ -7,6 +7,7 @@ in the measuring child: source that crashes takes nothing down.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class Trial:
 
     Arguments:
         code: What was compiled.
-        schedule: Plain data of its schedule; None for the default one, or for edited source.
+        schedule: Plain data of its schedule; None for the default one.
         measurement: Whether it was right, how long it took, or why not.
         edited: Whether the source is a person's.
     """
@@ -66,7 +67,8 @@ def try_kernel(
     Arguments:
         kernel: A derived kernel, such as `candidate.kernels[0]`.
         schedule: Plain data of a schedule; None for the default one.
-        text: C to use in place of the generated one. It must define the same entry point.
+        text: C to use in place of the one that is generated under this schedule. It must
+            define the same entry point.
         target: Where to run it.
         seed: For its inputs.
 
@@ -102,6 +104,11 @@ def try_kernel(
         if text is not None:
             # The compiler counts lines as the person sees them.
             code = replace(code, text=f'#line 1 "{code.entry}.c"\n{text}')
+            if not re.search(rf"\b{code.entry}\s*\(", text):
+                return Trial(code, schedule, Measurement(False, (), "compile failed", (
+                    f"the source does not define {code.entry}(char *const *b, long threads), "
+                    "which is what is called"
+                )), True)  # fmt: skip
         job = Job(plain, schedule, inputs, _expected(fixed, inputs), sizes=sizes)
         measurement = own.measure_code(job, code)
     finally:

@@ -102,6 +102,8 @@ class Candidate:
             candidates with the same choice are the same.
         predicted: Predicted seconds per kernel call, in order of `kernels`; empty when unknown.
         target: `"cpu"`, `"cuda"` or `"mps"`.
+        written: C that a person wrote for some kernels, in place of what would be generated
+            under their schedule; it defines the same entry point.
     """
 
     hlir: Any
@@ -113,6 +115,7 @@ class Candidate:
     choice: tuple = ()
     predicted: tuple[float, ...] = ()
     target: str = "cpu"
+    written: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A kernel shows its source under the schedule that the candidate chose for it.
@@ -159,7 +162,9 @@ class Candidate:
             return found.source(language)
         schedule = self.schedules[kernel] if kernel < len(self.schedules) else None
         # Code generation depends on search, not the other way: it is reached by name.
-        return import_module("luminal_lab.codegen").source(found, schedule, language)
+        made = import_module("luminal_lab.codegen").source(found, schedule, language)
+        mine = self.written.get(kernel) if language == "c" else None
+        return made if mine is None else replace(made, text=mine)
 
     def __repr__(self) -> str:
         return _text().summary(self)

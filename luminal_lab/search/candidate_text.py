@@ -93,6 +93,8 @@ def _program_lines(candidate: Candidate) -> list[str]:
         schedule = candidate.schedules[k] if k < len(candidate.schedules) else None
         lines.append(f"kernel {k} {json.dumps(schedule, sort_keys=True)}")
         lines.extend("  " + line for line in kernel_text(kernel).splitlines())
+    for k, text in sorted(candidate.written.items()):
+        lines.append(f"written {k} {json.dumps(text)}")
     for call in candidate.calls:
         bind = ", ".join(f"{a}={b}" for a, b in call.bind.items())
         when = " at build" if call.at_build else ""
@@ -137,6 +139,7 @@ class _Reader:
         self.kinds: dict[str, BufferKind] = {}
         self.bodies: list[list[str]] = []
         self.schedules: list[Any] = []
+        self.written: dict[int, str] = {}
         self.calls: list[Call] = []
 
     def read(self, line: str) -> None:
@@ -154,6 +157,9 @@ class _Reader:
         elif word == "kernel":
             self.bodies.append([])
             self.schedules.append(json.loads(rest.partition(" ")[2]))
+        elif word == "written":
+            kernel, _, text = rest.partition(" ")
+            self.written[int(kernel)] = json.loads(text)
         elif word == "call":
             self.calls.append(_call(rest))
         elif word in ("predicted", "choice", "nodes", "rules"):
@@ -176,6 +182,7 @@ class _Reader:
             calls=tuple(self.calls),
             buffers=self.buffers,
             kinds=self.kinds,
+            written=self.written,
             **self.fields,
         )
 

@@ -34,19 +34,25 @@ class Rung:
         calls: Calls of kernels in a run.
         traffic: Bytes that they move to and from memory, by the cost model.
         seconds: Predicted for a run.
+        measured: Seconds of a run: of the whole program in a fresh process where that was
+            timed, else the sum of its kernels; None when it is not known.
     """
 
     what: str
     calls: int
     traffic: float
     seconds: float
+    measured: float | None = None
 
 
-def rung(what: str, candidate: Candidate, machine: Machine) -> Rung:
+def rung(
+    what: str, candidate: Candidate, machine: Machine, measured: float | None = None
+) -> Rung:
     """A candidate as a rung."""
     traffic = [kernel_cost(k, machine).traffic for k in candidate.kernels]
     calls = [c.kernel for c in candidate.calls if not c.at_build]
-    return Rung(what, len(calls), sum(traffic[k] for k in calls), candidate.seconds)
+    return Rung(what, len(calls), sum(traffic[k] for k in calls), candidate.seconds,
+                measured)  # fmt: skip
 
 
 def ladder(assembler: Assembler, machine: Machine) -> Iterator[Rung]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from luminal_lab.egraph.names import tensor_names
@@ -18,6 +19,8 @@ from luminal_lab.search.kernel_text import kernel_text
 from luminal_lab.search.ladder import Rung, ladder, rung
 from luminal_lab.search.region import RegionSearch
 from luminal_lab.search.replay import genome_of
+
+_LOOK = 64  # listed programs among which one is looked for by name
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,7 +61,8 @@ class Why:
 
     Arguments:
         candidate: The candidate.
-        runner_up: The name of the best other program, `""` when there is none.
+        runner_up: The name of the best other program, `""` when there is none: the fastest of
+            the other programs that were timed whole, else the best predicted.
         saved: Predicted seconds that the candidate takes less than that.
         kernels: One record per kernel: see `table`.
         choices: What the two chose differently, and what each choice saves alone.
@@ -110,7 +114,7 @@ class Why:
         return pd.DataFrame(rows, columns=names)
 
     def ladder_table(self) -> DataFrame:
-        """One row per program of the ladder: calls, megabytes moved, predicted time, ratio."""
+        """One row per program of the ladder: calls, megabytes moved, times, predicted ratio."""
         import pandas as pd
 
         rows = [
@@ -119,11 +123,12 @@ class Why:
                 "calls": r.calls,
                 "traffic_mb": r.traffic / 1e6,
                 "predicted_ms": r.seconds * 1e3,
+                "measured_ms": float("nan") if r.measured is None else r.measured * 1e3,
                 "ratio": r.seconds / max(self.candidate.seconds, 1e-30),
             }
             for r in self.ladder
         ]
-        names = ["program", "calls", "traffic_mb", "predicted_ms", "ratio"]
+        names = ["program", "calls", "traffic_mb", "predicted_ms", "measured_ms", "ratio"]
         return pd.DataFrame(rows, columns=names)
 
     def text(self) -> str:
@@ -133,6 +138,7 @@ class Why:
             out.append(
                 f"  {_counted(r.calls, 'call'):>10}  {r.traffic / 1e6:10.2f} MB moved"
                 f"  {r.seconds * 1e3:9.4f} ms  {r.what}"
+                + ("" if r.measured is None else f" ({r.measured * 1e3:.4f} ms measured)")
             )
         for k in self.kernels:
             out.append(
@@ -165,7 +171,7 @@ class Why:
 def why(result: Result, candidate: Candidate | None = None) -> Why:
     """See `Result.why`."""
     mine = candidate or result.best
-    other = next((c for c in result.candidates if c.name != mine.name), None)
+    other = _other(result, mine)
     theirs = {kernel_text(k) for k in other.kernels} if other else set()
     kernels = tuple(_kernels(result, mine, theirs))
     saved = other.seconds - mine.seconds if other is not None else None
@@ -184,7 +190,7 @@ def why(result: Result, candidate: Candidate | None = None) -> Why:
 def _kernels(result: Result, mine: Candidate, theirs: set[str]) -> Iterator[Mapping[str, Any]]:
     for k, kernel in enumerate(mine.kernels):
         calls = sum(c.kernel == k and not c.at_build for c in mine.calls)
-        record = result.records.get(kernel_text(kernel))
+        record = None if k in mine.written else result.records.get(kernel_text(kernel))
         median = record.measurement.median if record and record.measurement else None
         predicted = mine.predicted[k] if mine.predicted else float("nan")
         yield {
@@ -200,10 +206,57 @@ def _kernels(result: Result, mine: Candidate, theirs: set[str]) -> Iterator[Mapp
         }
 
 
+def _whole(result: Result) -> dict[str, float]:
+    """Programs that were timed whole, all in turns, by name."""
+    found = ((f.name, f.measurement) for f in result.finalists)
+    return {name: m.median for name, m in found if m is not None and m.ok and m.median}
+
+
+def _other(result: Result, mine: Candidate) -> Candidate | None:
+    """The best other program: the fastest that was timed, else the best predicted one."""
+    timed = _whole(result)
+    timed.pop(mine.name, None)
+    if timed:
+        best = min(timed, key=timed.__getitem__)
+        listed = islice(result.candidates, _LOOK)
+        found = next((c for c in listed if c.name == best), None)
+        if found is not None:
+            return found
+    return next((c for c in result.candidates if c.name != mine.name), None)
+
+
 def _last(result: Result, mine: Candidate, other: Candidate | None) -> Iterator[Rung]:
-    if other is not None:
-        yield rung(f"the best other candidate, {other.name}", other, result.machine)
-    yield rung(f"this candidate, {mine.name}", mine, result.machine)
+    timed = _whole(result)
+    if other is None or not {mine.name, other.name} <= timed.keys():
+        timed = {}  # a whole program and a sum of kernels are not to be compared
+    for what, c in (("the best other candidate", other), ("this candidate", mine)):
+        if c is not None:
+            measured = timed.get(c.name) or _sum_of_kernels(result, c)
+            yield rung(f"{what}, {c.name}{_rank(result, c)}", c, result.machine, measured)
+
+
+def _rank(result: Result, candidate: Candidate) -> str:
+    """Where the table of candidates has it."""
+    if candidate.written:
+        return ""
+    listed = enumerate(islice(result.candidates, _LOOK))
+    rank = next((k for k, c in listed if c.name == candidate.name), None)
+    return "" if rank is None or result._make is None else f" (rank {rank})"
+
+
+def _sum_of_kernels(result: Result, candidate: Candidate) -> float | None:
+    total = 0.0
+    for call in candidate.calls:
+        k = call.kernel
+        record = result.records.get(kernel_text(candidate.kernels[k]))
+        own = candidate.schedules[k] if k < len(candidate.schedules) else None
+        if record is None or record.schedule != own or candidate.written:
+            return None
+        found = record.measurement
+        if found is None or not found.ok or found.median is None:
+            return None
+        total += 0.0 if call.at_build else found.median
+    return total
 
 
 def _counted(n: int, thing: str) -> str:

@@ -346,8 +346,8 @@ def kernel_table(candidate: Candidate) -> Html:
         rows.append(
             [
                 f"k{row['kernel']}",
-                el("span", describe(kernel), el("br"),
-                   el("span", row["computes"], class_="muted")),
+                el("div", describe(kernel), el("br"),
+                   el("span", row["computes"], class_="muted"), style="min-width:26ch"),
                 row["region"],
                 f"{row['calls']:,}{built}",
                 units.size(row["reads_mb"] * 1e6),
@@ -356,7 +356,7 @@ def kernel_table(candidate: Candidate) -> Html:
                 el("span", units.seconds(whole), meter(row["total_us"] / total))
                 if total > 0 else None,
                 f"{row['hlir_nodes']:,}",
-                row["rules"],
+                el("div", row["rules"], style="min-width:14ch"),
             ]
         )  # fmt: skip
     head = [("", "code"), "kernel", ("region", "code"), ("calls", "num"), ("reads", "num"),

@@ -44,7 +44,7 @@ def body(profile: Profile) -> list[Html]:
         scroll(timeline_svg(profile), label="timeline", tall=True),
         el("h4", "Roofline"),
         scroll(roofline_svg(profile), label="roofline"),
-        fold(f"All {units.plural(len(profile.calls), 'call')}", call_table(profile)),
+        fold("Each call", call_table(profile)),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from luminal_lab.search.ladder import FUSED
+from luminal_lab.search.ladder import FUSED, Rung
 from luminal_lab.search.why import Why
 from luminal_lab.views import units
 from luminal_lab.views.html import Html, card, el, facts, fragment, meter, table
@@ -19,7 +19,7 @@ def body(found: Why) -> list[Html]:
     rows = [
         [
             f"k{k['kernel']}",
-            k["computes"],
+            el("div", k["computes"], style="min-width:20ch"),
             f"{k['calls']:,}",
             units.seconds(k["predicted_ms"] / 1e3),
             _known(k["measured_ms"]),
@@ -69,13 +69,16 @@ def _ladder(found: Why) -> list[Html]:
     """The candidate beside what it is better than, and that in a sentence."""
     if not found.ladder:
         return []
+    timed = found.ladder[-1].measured
     rows = [
         [r.what, f"{r.calls:,}", units.size(r.traffic), units.seconds(r.seconds),
-         f"{r.seconds / max(found.candidate.seconds, 1e-30):.2f}×"]
+         f"{r.seconds / max(found.candidate.seconds, 1e-30):.2f}×",
+         *([_measured(r, timed)] if timed else [])]
         for r in found.ladder
     ]  # fmt: skip
     head = ["program", ("calls", "num"), ("moved through memory", "num"),
-            ("predicted", "num"), ("to this one", "num")]  # fmt: skip
+            ("predicted", "num"), ("to this one", "num"),
+            *([("measured", "num")] if timed else [])]  # fmt: skip
     last = len(rows) - 1
     out = [
         el("h4", "What it wins against"),
@@ -97,6 +100,13 @@ def _ladder(found: Why) -> list[Html]:
             f"{units.size(mine.traffic)} in {units.plural(mine.calls, 'call')}.{laws}",
         ))  # fmt: skip
     return out
+
+
+def _measured(rung: Rung, mine: float) -> str | None:
+    """A measured time, and how it compares with the candidate's."""
+    if rung.measured is None:
+        return None
+    return f"{units.seconds(rung.measured)} ({rung.measured / mine:.2f}×)"
 
 
 def _known(ms: float) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import traceback
@@ -11,6 +12,7 @@ from typing import Any
 import traitlets
 
 from luminal_lab.errors import LuminalError
+from luminal_lab.polling import polling
 
 
 class Job(traitlets.HasTraits):
@@ -40,9 +42,21 @@ class Job(traitlets.HasTraits):
         self.details = ""  # the traceback of the last error
 
     def start(
-        self, stage: str, work: Callable[[], Any], done: Callable[[Any], None] | None = None
+        self,
+        stage: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None] | None = None,
+        *,
+        prompt: bool = False,
     ) -> bool:
         """Run `work` in a thread, then `done` with what it returned.
+
+        Arguments:
+            stage: What to call it.
+            work: What to do.
+            done: What to do with its value.
+            prompt: Whether a cancel ends it wherever it polls, such as while a compiler runs;
+                for work that has nothing to keep then.
 
         Returns:
             False when other work is still running.
@@ -56,22 +70,31 @@ class Job(traitlets.HasTraits):
         self.canceled.clear()
         self.state = "running"
         self._thread = threading.Thread(
-            target=self._run, args=(work, done), name=f"luminal-lab {stage}", daemon=True
+            target=self._run,
+            args=(work, done, prompt),
+            name=f"luminal-lab {stage}",
+            daemon=True,
         )
         self._thread.start()
         return True
 
-    def _run(self, work: Callable[[], Any], done: Callable[[Any], None] | None) -> None:
+    def _run(
+        self, work: Callable[[], Any], done: Callable[[Any], None] | None, prompt: bool
+    ) -> None:
         started = time.monotonic()
         try:
-            value = work()
+            with polling(self._end) if prompt else contextlib.nullcontext():
+                value = work()
             if done is not None:
                 done(value)
             canceled = self.state == "canceling"
             spent = time.monotonic() - started
             self.message = f"{'stopped after' if canceled else 'done in'} {spent:.2f} s"
         except KeyboardInterrupt:
-            self.message = "canceled before there was anything to keep"
+            self.message = (
+                f"canceled after {time.monotonic() - started:.2f} s" if prompt
+                else "canceled before there was anything to keep"
+            )  # fmt: skip
         except LuminalError as error:
             self.failed, self.message = True, str(error)
         except Exception as error:  # noqa: BLE001  (a thread must report whatever ends it)
@@ -80,6 +103,10 @@ class Job(traitlets.HasTraits):
         finally:
             self.fraction = 1.0
             self.state = "idle"
+
+    def _end(self) -> None:
+        if self.canceled.is_set():
+            raise KeyboardInterrupt
 
     def tell(self, message: str, fraction: float = -1.0) -> None:
         """Say how far the work is; it calls this often, and here it pauses or ends.

@@ -39,8 +39,11 @@ class State(traitlets.HasTraits):
     executable: Any = traitlets.Any(None, allow_none=True)
     profile: Any = traitlets.Any(None, allow_none=True)
     best = traitlets.List()  # (seconds since the start, best so far, stage) of the last search
+    seen: Any = traitlets.Any(None, allow_none=True)  # what a search that runs has found so far
     nodes = traitlets.Tuple()
     rules = traitlets.Unicode("")
+    by_hand = traitlets.Tuple()  # candidates that were made from tried kernels
+    rank = traitlets.Int(-1)  # which candidate it is: listed, the best (-1), by hand (-2, …)
 
     def __init__(self, args: Sequence[Any] | None = None, target: str = "cpu"):
         super().__init__()
@@ -157,7 +160,9 @@ class State(traitlets.HasTraits):
             )
 
         def done(result: Result) -> None:
+            self._measured(result, time.monotonic() - started)
             self.set_result(result)
+            self.seen = None
             if then is not None:
                 then()
 
@@ -174,15 +179,20 @@ class State(traitlets.HasTraits):
             return
         try:
             found = replace(event.result(), interrupted=True)
-            chosen = [r for r in found.rows if r.chosen]
-            if chosen and all(r.measured is not None for r in chosen):
-                self._point(spent, sum(r.instances * r.measured for r in chosen), "measured")
+            self._measured(found, spent)
+            self.seen = found
             if self.session is not None:
                 self.session.record("result", found)
                 self.session.record("candidate", found.best)
         except LuminalError as error:  # nothing yet, or a full disk: the search goes on
             self.job.message = f"looked at later: {error}"
         self._look_after = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
+
+    def _measured(self, found: Result, spent: float) -> None:
+        """A point of `best` for what was measured so far."""
+        chosen = [(r.instances, r.measured) for r in found.rows if r.chosen]
+        if chosen and all(seconds is not None for _, seconds in chosen):
+            self._point(spent, sum(n * (seconds or 0.0) for n, seconds in chosen), "measured")
 
     def _point(self, spent: float, seconds: float, stage: str) -> None:
         self.best = [*self.best, (spent, seconds, stage)]
@@ -197,7 +207,9 @@ class State(traitlets.HasTraits):
             if then is not None:
                 then()
 
-        return self.job.start("compilation", lambda: api.build(self.candidate), done)
+        return self.job.start(
+            "compilation", lambda: api.build(self.candidate), done, prompt=True
+        )
 
     # ----------------------------------------------------------------------------- setting
 
@@ -214,6 +226,7 @@ class State(traitlets.HasTraits):
 
     def set_result(self, result: Result | None) -> None:
         """Go on with a result, and with its best candidate."""
+        self.by_hand, self.rank = (), -1
         self.result = result
         self.set_candidate(result.best if result is not None else None)
 
@@ -223,3 +236,40 @@ class State(traitlets.HasTraits):
             self.executable = None
             self.profile = None
         self.candidate = candidate
+
+    def keep(self, candidate: Candidate) -> None:
+        """Go on with a candidate that was made by hand; it can be chosen again later."""
+        self.by_hand = (*self.by_hand, candidate)
+        self.rank = -1 - len(self.by_hand)
+        self.set_candidate(candidate)
+
+    def at(self, rank: int) -> Candidate:
+        """The candidate of a rank: a listed one, the best (-1), or one by hand (-2 and below).
+
+        Raises:
+            LuminalError: for a session whose e-graph is another one.
+        """
+        if rank <= -2:
+            return self.by_hand[-2 - rank]
+        return self.result.best if rank < 0 else self.result.candidates[rank]
+
+    def choose(self, rank: int) -> None:
+        """Go on with the candidate of a rank; see `at`."""
+        candidate = self.at(rank)
+        self.rank = rank
+        self.set_candidate(candidate)
+
+    def record_trial(self, name: str, trial: Any) -> None:
+        """Keep what became of a kernel that was tried by hand, when there is a session."""
+        if self.session is None:
+            return
+        m = trial.measurement
+        data = {
+            "ok": m.ok, "reason": m.reason, "message": m.message, "seconds": list(m.seconds),
+            "max_error": m.max_error, "schedule": trial.schedule, "edited": trial.edited,
+            "entry": trial.code.entry, "text": trial.code.text,
+        }  # fmt: skip
+        try:
+            self.session.record_trial(name, data)
+        except LuminalError as error:  # a full disk must not end the work itself
+            self.job.message = f"the session is not kept: {error}"

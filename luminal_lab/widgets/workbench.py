@@ -80,6 +80,8 @@ class Workbench(w.VBox):
             self.compare,
         )  # fmt: skip
         self.tabs = w.Tab(children=self.panels, titles=[p.title for p in self.panels])
+        self.tabs.observe(lambda c: self._wake(), "selected_index")
+        self._wake()
         self.bar = w.FloatProgress(min=0, max=1, layout=w.Layout(width="180px", height="14px"))
         self.reasons = button("Why this one?", "Why the candidate won, and how it follows",
                               self.explain)  # fmt: skip
@@ -102,6 +104,7 @@ class Workbench(w.VBox):
         )
         self.add_class("ll-panel")
         self.state.job.observe(lambda c: self._status())
+        self.state.job.observe(lambda c: self._watch(), "state")
         self.state.observe(lambda c: self._status(), "candidate")
         self.state.observe(self._forward, ["egraph", "result", "executable", "profile"])
         self._status()
@@ -128,6 +131,13 @@ class Workbench(w.VBox):
         self.tabs.selected_index = self.panels.index(self.candidate)
         self.candidate.explain()
 
+    def _wake(self) -> None:
+        """Let the panel that is looked at show itself; what nobody sees is not drawn."""
+        for k, panel in enumerate(self.panels):
+            panel.awake = k == self.tabs.selected_index
+            if panel.awake:
+                panel.wake()
+
     def _status(self) -> None:
         job = self.state.job
         running = job.state != "idle"
@@ -143,6 +153,12 @@ class Workbench(w.VBox):
         if job.state == "canceling":
             text = f"{job.stage}: canceling…"
         put(self.text, el("div", text, class_=tone, role="status"))
+
+    def _watch(self) -> None:
+        """Turn to the search while it runs: the best so far is there."""
+        job = self.state.job
+        if job.state == "running" and job.stage == "search":
+            self.tabs.selected_index = self.panels.index(self.search)
 
     def _forward(self, change: dict) -> None:
         """Show the panel of the stage that has just ended."""

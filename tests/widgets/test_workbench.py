@@ -13,6 +13,8 @@ import torch
 
 import luminal_lab as ll
 from luminal_lab.errors import LuminalError
+from luminal_lab.polling import poll
+from luminal_lab.search import Candidate
 from luminal_lab.search.progress import SearchEvent
 from luminal_lab.session import Session
 from luminal_lab.widgets import Workbench
@@ -57,6 +59,7 @@ def test_every_panel_shows_its_stage(bench: Workbench) -> None:
     assert "bound by" in bench.candidate.why.value
     assert "as captured: one kernel per operation" in bench.candidate.why.value
     assert "static void" in bench.kernels.editor.value
+    bench.tabs.selected_index = 4  # sources are drawn when they are looked at
     assert "@triton.jit" in bench.kernels.sources.value.replace("</span>", "").replace(
         '<span class="tp">', ""
     )
@@ -156,15 +159,32 @@ def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
     bench.state.job.wait()
     assert kernels.trials[-1][1].measurement.reason == "compile failed"
     assert ".c:1" in kernels.trials[-1][1].measurement.message
-    kernels.editor.value = f"/* by hand */\n{right}"
+    kernels.editor.value = right.replace("void sum_", "void other_")
     kernels.time_edited()
     bench.state.job.wait()
-    assert not kernels.keep.disabled
-    kernels._keep()
+    assert "does not define" in kernels.said.value
+    kernels.schedule.value = len(kernels.space) - 1  # not the default one: the entry has
+    kernels._fresh()  # another name
+    assert kernels.editor.value != right
+    kernels.editor.value = f"/* by hand */\n{kernels.editor.value}"
+    kernels.time_edited()
+    bench.state.job.wait()
+    assert not kernels.keep.disabled, kernels.trials[-1]
+    before = bench.state.candidate
+    kernels.keep_last()
     bench.state.job.wait()
     x = torch.randn(32, 64)
     assert torch.allclose(bench.state.executable(x), softmax(x), atol=1e-6)
     assert "by hand" in bench.state.executable.source()
+    made = bench.state.candidate
+    assert made.name != before.name
+    assert "by hand" in made.source(0).text
+    assert "by hand" in kernels.editor.value
+    again = Candidate.parse(made.text(), made.hlir)
+    assert (again.name, again.written) == (made.name, made.written)
+    assert bench.candidate.pick.label == f"by hand: {made.name}"
+    bench.candidate.pick.value = -1
+    assert bench.state.candidate.name == before.name
 
 
 def test_the_why_of_a_rule_and_of_a_form(bench: Workbench) -> None:
@@ -300,6 +320,21 @@ def test_a_cancel_ends_the_work_and_keeps_what_it_returns() -> None:
     assert kept == ["half"]
     assert job.state == "idle"
     assert "stopped" in job.message
+
+
+def test_a_cancel_ends_what_waits_for_a_compiler() -> None:
+    job = Job()
+
+    def work() -> None:
+        while True:
+            poll()
+            time.sleep(0.01)
+
+    job.start("work", work, prompt=True)
+    job.cancel()
+    job.wait(PATIENCE)
+    assert job.state == "idle"
+    assert "canceled after" in job.message
 
 
 def test_a_pause_holds_the_work() -> None:

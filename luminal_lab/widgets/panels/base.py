@@ -20,6 +20,7 @@ class Panel(w.VBox):
 
     title = ""
     stage = ""  # the attribute of the state that it shows
+    awake = True  # whether somebody looks at it; a workbench puts the others to sleep
 
     def __init__(self, state: State):
         super().__init__()
@@ -31,6 +32,9 @@ class Panel(w.VBox):
     def build(self) -> Iterable[w.Widget]:
         """Make the children once."""
         raise NotImplementedError
+
+    def wake(self) -> None:
+        """Show what it did not while it was asleep."""
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle: Any = super()._repr_mimebundle_(**kwargs)

@@ -53,6 +53,7 @@ class CandidatePanel(Panel):
         self.state.observe(lambda c: self._light(), "nodes")
         self.state.observe(lambda c: self._memory(), "executable")
         self.derived.observe(lambda c: self._derive(), "value")
+        self._listing, self._listed = False, None
         self._stale = {1, 2, 5}  # tabs that are made when they are looked at
         self.tabs = w.Tab(children=[
             w.VBox([self.graph]), self.why, w.VBox([row(self.derived), self.steps]),
@@ -61,7 +62,7 @@ class CandidatePanel(Panel):
         self.tabs.titles = ("Graph", "Why this one", "How it follows", "What it computes",
                             "Memory", "Difference")  # fmt: skip
         self.tabs.observe(lambda c: self._refresh(), "selected_index")
-        self.follow("result", self._list)
+        self.follow(["result", "by_hand", "rank"], self._list)
         self.follow("candidate", self._show)
         return [row(self.go, self.pick), self.facts, self.tabs]
 
@@ -84,18 +85,22 @@ class CandidatePanel(Panel):
             return
         many = min(len(result.candidates), _MANY)
         names = [("the best", -1), *((f"rank {k}", k) for k in range(many))]
-        offer(self.pick, names)
-        offer(self.other, [("–", None), *names], unlike(result, many))
-
-    def _candidate(self, k: int) -> Candidate:
-        result = self.state.result
-        return result.best if k < 0 else result.candidates[k]
+        made = self.state.by_hand
+        names += [(f"by hand: {c.name}", -2 - k) for k, c in enumerate(made)]
+        self._listing = True
+        try:
+            offer(self.pick, names, self.state.rank)
+        finally:
+            self._listing = False
+        if result is not self._listed:  # what was chosen to compare with stays
+            self._listed = result
+            offer(self.other, [("–", None), *names], unlike(result, many))
 
     def _picked(self, change: dict) -> None:
-        if self.state.result is None or change["new"] is None:
+        if self.state.result is None or change["new"] is None or self._listing:
             return
         try:
-            self.state.set_candidate(self._candidate(change["new"]))
+            self.state.choose(change["new"])
         except LuminalError as error:  # a session whose e-graph is another one
             put(self.facts, el("p", str(error), class_="bad"))
 
@@ -163,7 +168,7 @@ class CandidatePanel(Panel):
             put(self.diff, nothing("Choose another candidate."))
             return
         try:
-            other = self._candidate(self.other.value)
+            other = self.state.at(self.other.value)
         except LuminalError as error:
             put(self.diff, el("p", str(error), class_="bad"))
             return
@@ -208,7 +213,9 @@ def memory(plan: Any) -> list[Any]:
         el("p", f"The arena takes {units.size(plan.arena_bytes)}; without sharing it would be "
            f"{units.size(plan.sum_bytes)}, and {units.size(plan.live_bytes)} are live at once."
            f" Weights that were packed or computed at build time take "
-           f"{units.size(plan.persistent_bytes)}."),
+           f"{units.size(plan.persistent_bytes)}."
+           + (" A workspace is what one kernel needs while it runs; it is no temporary of the "
+              "program." if any("workspace" in p.name for p in inside) else "")),
         scroll(chart.spans("Live ranges of buffers over the calls of a run", bars,
                            lambda v: f"{v:.0f}", whole=True), label="memory plan", tall=True)
         if bars else nothing("No buffer lives in the arena."),

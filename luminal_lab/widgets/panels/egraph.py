@@ -279,5 +279,7 @@ def born(part: Part, iteration: int) -> list[Any]:
         f"{what} {units.plural(len(found), 'e-node')}{more}. After it: {record.rows:,} e-nodes "
         f"in {record.classes:,} e-classes, {units.seconds(record.seconds)}."
     )
+    if iteration == len(part.report.iterations) - 1 and record.rows > part.size:
+        line += f" {part.size:,} can be chosen from: those that others subsume are left out."
     head = [("class", "code"), ("form", "code"), "made by"]
     return [el("p", line), table(head, rows, label="new e-nodes") if rows else None]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as w
 
-from luminal_lab.codegen import schedule_space
 from luminal_lab.egraph.values import Kernel
 from luminal_lab.errors import LuminalError
 from luminal_lab.runtime.assembly import assembly, gpu_reports
+from luminal_lab.runtime.cpu import CpuTarget
 from luminal_lab.runtime.trial import Trial, source_text, try_kernel
 from luminal_lab.views import candidate as candidate_view
 from luminal_lab.views import kernels as kernels_view
+from luminal_lab.views import trials as trials_view
 from luminal_lab.views import units
 from luminal_lab.views.highlight import code
-from luminal_lab.views.html import el, fold, table
+from luminal_lab.views.html import el, fold
 from luminal_lab.views.sources import lines_of
 from luminal_lab.widgets.panels.base import (
     Panel,
@@ -28,6 +31,8 @@ from luminal_lab.widgets.panels.base import (
     put,
     row,
 )
+
+_SOURCES, _SCHEDULES = 0, 1  # tabs that are made when they are looked at
 
 
 class KernelsPanel(Panel):
@@ -42,44 +47,53 @@ class KernelsPanel(Panel):
         self.languages = w.SelectMultiple(
             options=[("C", "c"), ("Triton", "triton"), ("Metal", "metal")],
             value=("c", "triton"), rows=3, description="languages",
-            layout=w.Layout(width="220px"),
+            tooltip="Ctrl or Shift to choose several", layout=w.Layout(width="220px"),
         )  # fmt: skip
         self.formula, self.sources = html(), html(nothing("No candidate yet."))
-        self.schedule = choice("schedule", [], "A point of the schedule space", wide="560px")
+        self.schedule = choice(
+            "schedule", [], "A point of the schedule space", wide="calc(100% - 4px)"
+        )
+        self.space: list[Any] = []  # plain data of the schedules to choose from
         self.trials: list[tuple[str, Trial]] = []
-        self.tried = html()
-        self.rendered = html()
+        self.last: tuple[Any, int, Any, str | None] | None = None  # what may be kept
+        self.said, self.tried, self.rendered = html(), html(), html()
         self.editor = w.Textarea(layout=w.Layout(width="auto", height="420px"))
         self.editor.add_class("ll-code")
+        self.base: Any = None  # the schedule that the edited source started from
         time = button(
             "Verify and time", "Compile it, check it, time it", self.time, primary=True
         )
         each = button("Time all schedules", "Each point of the space", self.time_all)
-        fresh = button("Start from the generated source", "Drop what was edited", self._fresh)
+        tip = "Drop what was edited; take the schedule that is chosen"
+        fresh = button("Start from the generated source", tip, self._fresh)
         mine = button("Compile, verify, time", "Try the edited source", self.time_edited,
                       primary=True)  # fmt: skip
-        self.keep = button(
-            "Keep for the build", "Build the candidate with this source", self._keep
+        tip = (
+            "Make the candidate with the last one that was tried in place of its own; build it"
         )
+        self.keep = button("Keep as a candidate", tip, self.keep_last)
         self.keep.disabled = True
-        self.kept: dict[int, Any] = {}
         machine = button("CPU assembly", "What the C compiler makes of it", self.show_assembly)
         gpus = button("GPU code and resources", "Compile the Triton source ahead of time",
                       self.show_gpus)  # fmt: skip
         self.machine = html(nothing("Compiled on demand; no GPU is needed."))
-        self.pick.observe(lambda c: self._show(), "value")
-        self.languages.observe(lambda c: self._sources(), "value")
-        self.schedule.observe(lambda c: self._render(), "value")
+        self._stale = {_SOURCES, _SCHEDULES}
+        self._filling = False
+        self.pick.observe(lambda c: self._filling or self._show(), "value")
+        self.languages.observe(lambda c: self._renew(_SOURCES), "value")
+        self.schedule.observe(lambda c: self._filling or self._renew(_SCHEDULES), "value")
+        self.tabs = w.Tab(children=[
+            w.VBox([row(self.languages), self.sources]),
+            w.VBox([self.schedule, row(time, each, self.keep), self.said, self.tried,
+                    self.rendered]),
+            w.VBox([row(machine, gpus), self.machine]),
+            w.VBox([row(fresh, mine, self.keep), self.said, self.editor, self.tried]),
+        ])  # fmt: skip
+        self.tabs.titles = ("Sources", "Schedules", "Machine code", "Edit by hand")
+        self.tabs.observe(lambda c: self.wake(), "selected_index")
         self.state.observe(lambda c: self._follow_nodes(), "nodes")
         self.follow("candidate", self._list)
-        tabs = w.Tab(children=[
-            w.VBox([row(self.languages), self.sources]),
-            w.VBox([row(self.schedule, time, each), self.rendered]),
-            w.VBox([row(machine, gpus), self.machine]),
-            w.VBox([row(fresh, mine, self.keep), self.editor]),
-        ])  # fmt: skip
-        tabs.titles = ("Sources", "Schedules", "Machine code", "Edit by hand")
-        return [row(self.pick), self.formula, tabs, self.tried]
+        return [row(self.pick), self.formula, self.tabs]
 
     # ------------------------------------------------------------------------------ showing
 
@@ -92,10 +106,17 @@ class KernelsPanel(Panel):
         kernel = found.kernels[self.pick.value]
         return kernel if isinstance(kernel, Kernel) else None
 
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Fill fields without showing anything yet."""
+        before, self._filling = self._filling, True
+        try:
+            yield
+        finally:
+            self._filling = before
+
     def _list(self) -> None:
         found = self.state.candidate
-        self.trials, self.kept = [], {}
-        put(self.tried)
         if found is None:
             offer(self.pick, [])
             put(self.sources, nothing("No candidate yet: see the Search panel."))
@@ -104,7 +125,15 @@ class KernelsPanel(Panel):
             (f"k{k} {candidate_view.describe(kernel)}", k)
             for k, kernel in enumerate(found.kernels)
         ]
-        offer(self.pick, names, candidate_view.costliest(found))
+        kept = self.state.by_hand and found is self.state.by_hand[-1]
+        at = self.pick.value if kept else candidate_view.costliest(found)
+        with self._quietly():
+            offer(self.pick, names, at)
+        if not kept:
+            self.trials = []
+            put(self.tried)
+            put(self.said)
+            self.keep.disabled = True
         self._show()
 
     def _show(self) -> None:
@@ -115,21 +144,38 @@ class KernelsPanel(Panel):
             found.kernels[k], candidate_view.first_bind(found, k)
         )
         put(self.formula, el("div", formula, class_="term"), self._came_from(found.kernels[k]))
-        self._sources()
         kernel = self.kernel
+        self.space, points, at = [], [], None
+        if kernel is not None:
+            own = found.schedules[k] if k < len(found.schedules) else None
+            self.space = list(CpuTarget().schedules(kernel))
+            if own is not None and own not in self.space:
+                self.space.append(own)
+            at = 0 if own is None else self.space.index(own)
+            points = [
+                (f"{n}: {trials_view.schedule_line(s)}{' (this candidate)' * (n == at)}", n)
+                for n, s in enumerate(self.space)
+            ]
+        with self._quietly():
+            offer(self.schedule, points, at)
         if kernel is None:
-            offer(self.schedule, [])
             self.editor.value = ""
-            return
-        space = schedule_space(kernel)
-        self._space = space
-        points = [
-            (f"{n}: {describe(s)}{' (default)' if not n else ''}", n)
-            for n, s in enumerate(space)
-        ]
-        offer(self.schedule, points)
-        self._fresh()
-        self._render()
+        else:
+            self._fresh()
+            self.editor.value = found.written.get(k, self.editor.value)
+        self._stale = {_SOURCES, _SCHEDULES}
+        self.wake()
+
+    def wake(self) -> None:
+        """Bring the tab that is looked at up to date."""
+        at = self.tabs.selected_index
+        if self.awake and at in self._stale:
+            self._stale.discard(at)
+            {_SOURCES: self._sources, _SCHEDULES: self._render}[at]()
+
+    def _renew(self, tab: int) -> None:
+        self._stale.add(tab)
+        self.wake()
 
     def _came_from(self, kernel: Any) -> Any:
         """The user's lines that a kernel computes."""
@@ -154,15 +200,14 @@ class KernelsPanel(Panel):
         if kernel is None or n is None:
             put(self.rendered, nothing("A library routine has no schedules."))
             return
-        text = source_text(kernel, self._space[n].to_data())
-        put(self.rendered, code(text, "c", "C under this schedule"))
+        put(self.rendered, code(source_text(kernel, self.space[n]), "c",
+                                "C under this schedule"))  # fmt: skip
 
     def _fresh(self) -> None:
-        kernel = self.kernel
-        if kernel is not None:
-            found, k = self.state.candidate, self.pick.value
-            chosen = found.schedules[k] if k < len(found.schedules) else None
-            self.editor.value = source_text(kernel, chosen)
+        kernel, n = self.kernel, self.schedule.value
+        if kernel is not None and n is not None:
+            self.base = self.space[n]
+            self.editor.value = source_text(kernel, self.base)
 
     def _follow_nodes(self) -> None:
         found = self.state.candidate
@@ -182,8 +227,11 @@ class KernelsPanel(Panel):
         if kernel is None or n is None:
             put(self.machine, nothing("A library routine has no source."))
             return
-        data = self._space[n].to_data()
-        self._machine(lambda: put(self.machine, *kernels_view.assembly(assembly(kernel, data))))
+        label, data = self.schedule.label, self.space[n]
+        self._machine(lambda: put(
+            self.machine, el("p", f"Of schedule {label}", class_="muted"),
+            *kernels_view.assembly(assembly(kernel, data)),
+        ))  # fmt: skip
 
     def show_gpus(self) -> None:
         """Compile the Triton source for several architectures."""
@@ -200,31 +248,29 @@ class KernelsPanel(Panel):
             except LuminalError as error:
                 put(self.machine, el("pre", str(error), class_="bad"))
 
-        self.state.job.start("compilation of one kernel", guarded)
+        if self.state.job.start("compilation of one kernel", guarded, prompt=True):
+            put(self.machine, nothing("The compiler runs …"))
 
     # ------------------------------------------------------------------------------- trials
 
     def time(self) -> None:
         """Verify and time the schedule that is shown."""
-        kernel, n = self.kernel, self.schedule.value
-        if kernel is not None and n is not None:
-            data = self._space[n].to_data()
-            self._start([(f"schedule {n}", data, None)])
+        n = self.schedule.value
+        if self.kernel is not None and n is not None:
+            self._start([(f"schedule {n}", self.space[n], None)])
 
     def time_all(self) -> None:
         """Verify and time every schedule."""
         if self.kernel is not None:
-            self._start(
-                [(f"schedule {n}", s.to_data(), None) for n, s in enumerate(self._space)]
-            )
+            self._start([(f"schedule {n}", s, None) for n, s in enumerate(self.space)])
 
     def time_edited(self) -> None:
         """Verify and time the edited source."""
         if self.kernel is not None:
-            self._start([("edited", None, self.editor.value)])
+            self._start([("edited", self.base, self.editor.value)])
 
     def _start(self, plan: list[tuple[str, Any, str | None]]) -> None:
-        kernel, k = self.kernel, self.pick.value
+        kernel, k, found = self.kernel, self.pick.value, self.state.candidate
         assert kernel is not None
 
         def work() -> None:
@@ -233,73 +279,33 @@ class KernelsPanel(Panel):
                 try:
                     trial = try_kernel(kernel, schedule, text)
                 except LuminalError as error:
-                    put(self.tried, el("p", str(error), class_="bad"))
+                    put(self.said, el("p", str(error), class_="bad"))
                     return
-                self.trials.append((f"k{k} {name}", trial))
-                self.keep.disabled = not (trial.edited and trial.measurement.ok)
-                put(self.tried, trial_table(self.trials))
+                name = f"k{k} {name}"
+                self.trials.append((name, trial))
+                self.state.record_trial(name, trial)
+                # What to keep: this kernel of this candidate, under this schedule, from this C.
+                self.last = (found, k, schedule, text)
+                self.keep.disabled = not trial.measurement.ok
+                put(self.said, *trials_view.last_trial(name, trial))
+                put(self.tried, trials_view.trial_table(self.trials))
 
-        self.state.job.start("kernel trial", work)
+        self.state.job.start("kernel trial", work, prompt=True)
 
-    def _keep(self) -> None:
-        """Build the candidate with the edited source in place of the generated one."""
-        from dataclasses import replace
-
-        from luminal_lab.runtime.building import build
-        from luminal_lab.search.canonical import canonical
-
-        trial = self.trials[-1][1]
-        kernel, k, found = self.kernel, self.pick.value, self.state.candidate
-        if kernel is None or not trial.measurement.ok:
+    def keep_last(self) -> None:
+        """Make a candidate of what was tried last, and build it."""
+        if self.last is None or self.keep.disabled or self.state.job.state != "idle":
             return
-        _, _, back = canonical(kernel)
-        code = replace(trial.code, params=tuple(back.get(p, p) for p in trial.code.params))
-        self.kept[k] = code
-
-        def done(executable: Any) -> None:
-            self.state.executable = executable
-
-        self.state.job.start("compilation", lambda: build(found, code=dict(self.kept)), done)
-
-
-_HINTS = {"stream": "results past the caches", "ahead": "next rows asked for"}
-
-
-def describe(schedule: Any) -> str:
-    """A schedule in a line."""
-    data = schedule.to_data()
-    parts = []
-    for key in ("grid", "serial"):
-        if data[key]:
-            parts.append(f"{key} " + " ".join(f"{a}:{n}" for a, n in data[key]))
-    if data["tiles"]:
-        parts.append("tiles " + " ".join(f"{a}×{b}" for a, b in data["tiles"]))
-    block, steps = data["column_block"]
-    parts.append(f"unroll {data['unroll']}, keep {data['keep']}, columns {block}×{steps}")
-    parts += [text for key, text in _HINTS.items() if data[key]]
-    return ", ".join(parts)
-
-
-def trial_table(trials: list[tuple[str, Trial]]) -> Any:
-    """What was tried: verdict, time, error; the fastest right one is emphasised."""
-    right = [t.measurement.median for _, t in trials if t.measurement.ok]
-    best = min((m for m in right if m), default=None)
-    rows = []
-    for name, t in trials:
-        m = t.measurement
-        verdict = (
-            el("span", "✓ right", class_="good")
-            if m.ok
-            else el("span", f"✗ {m.reason}", class_="bad")
+        found, k, schedule, text = self.last
+        schedules = [*found.schedules, *[None] * (len(found.kernels) - len(found.schedules))]
+        schedules[k] = schedule
+        written = {n: c for n, c in found.written.items() if n != k}
+        if text is not None:
+            written[k] = text
+        made = replace(found, schedules=tuple(schedules), written=written)
+        self.state.keep(made)
+        put(
+            self.said,
+            el("p", f"Kept as candidate {made.name}; it is built now.", class_="good"),
         )
-        rows.append([
-            name, verdict,
-            f"{units.seconds(m.median)} ± {units.seconds(m.iqr)}" if m.median else None,
-            f"{m.median / best:.2f}×" if m.median and best else None,
-            f"{m.max_error:.2g}" if m.ok else None,
-            el("pre", m.message) if m.message else "",
-        ])  # fmt: skip
-    head = ["tried", "verdict", ("time", "num"), ("to the fastest", "num"),
-            ("largest error", "num"), "message"]  # fmt: skip
-    fastest = [best is not None and t.measurement.median == best for _, t in trials]
-    return table(head, rows, label="kernel trials", marked=fastest.__getitem__)
+        self.state.build()

@@ -49,7 +49,8 @@ class SearchPanel(Panel):
     def build(self) -> Iterable[w.Widget]:
         """Make the children."""
         self.effort = choice("effort", list(EFFORTS), "How much to do", "quick")
-        self.seconds = number("seconds", 0, "Stop measuring then; 0 for no limit", whole=False)
+        self.seconds = number("seconds (0: any)", 0, "Stop measuring then; 0 for no limit",
+                              whole=False, wide=190)  # fmt: skip
         self.seed = number("seed", 0, "The same seed lists the same candidates", wide=110)
         self.strategy = choice(
             "strategy", sorted(STRATEGIES), "What follows the descent from the seeds", "genetic"
@@ -59,8 +60,10 @@ class SearchPanel(Panel):
             tooltip="How much slower a move may be, as a share, to be accepted at first",
             layout=w.Layout(width="170px"), style={"description_width": "initial"},
         )  # fmt: skip
-        self.wanted = number("candidates", 0, "How many to list; 0 for the effort's own number")
-        self.memory = number("MiB at most", 0, "Temporaries of a region; 0 for any", wide=170)
+        tip = "How many to list; 0 for the effort's own number"
+        self.wanted = number("candidates (0: by effort)", 0, tip, wide=230)
+        self.memory = number("MiB at most (0: any)", 0, "Temporaries of a region; 0 for any",
+                             wide=210)  # fmt: skip
         self.verify = w.Checkbox(
             value=False, description="verify", indent=False, layout=w.Layout(width="auto"),
             tooltip="Verify what effort none chooses; the others verify all that they rank",
@@ -76,6 +79,7 @@ class SearchPanel(Panel):
         self.strategy.observe(lambda c: self._buttons(), "value")
         self.effort.observe(lambda c: self._buttons(), "value")
         self.state.observe(lambda c: self._progress(), "best")
+        self.state.observe(lambda c: self._so_far(), "seen")
         self.state.job.observe(lambda c: self._buttons(), "state")
         self.follow(["egraph", "result"], self._show)
         return [
@@ -124,6 +128,13 @@ class SearchPanel(Panel):
             scroll(best_svg(self.state.best), label="best so far over time"),
         )
 
+    def _so_far(self) -> None:
+        """List what a search that runs has measured."""
+        found = self.state.seen
+        if found is not None and self.state.result is None:
+            self.table.show(candidate_rows(found))
+            put(self.below, nothing("The search goes on; this is what it has found so far."))
+
     def _show(self) -> None:
         self._buttons()
         result = self.state.result
@@ -165,7 +176,7 @@ class SearchPanel(Panel):
             return
         rank = int(change["new"].split(".")[1])
         try:
-            self.state.set_candidate(result.candidates[rank])
+            self.state.choose(rank)
         except LuminalError as error:  # a session whose e-graph is another one
             put(self.facts, el("p", str(error), class_="bad"))
 
