@@ -178,18 +178,24 @@ def _compared(
             if not torch.equal(w, g):
                 n = int((w != g).sum())
                 return {"outcome": "WRONG", "error": gap, "text": f"{n} of {w.numel()} differ"}
-        elif w.dtype != torch.float32 or gap > 1e-4:
+        elif w.dtype != torch.float32 or gap > 1e-4 * magnitude(w):
             if exact is None:
                 exact = _exact(made, case, run)
             # Some models round their logits to float32, whatever they were computed in.
             e = exact[k].double() if exact is not None else None
-            tol = 1e-4 if case.dtype in ("float32", "float64") else 1e-3
+            tol = magnitude(w) * (1e-4 if case.dtype in ("float32", "float64") else 1e-3)
             if not same(w, g, e, tol=tol, equal_nan=True, log_error=_quiet):
                 off = difference(e, g) if e is not None else float("nan")
                 own = difference(e, w) if e is not None else float("nan")
                 text = f"result {k}: from float64 {off:.3g}, eager is {own:.3g}"
                 return {"outcome": "WRONG", "error": gap, "text": text}
     return {"error": worst}
+
+
+def magnitude(x: torch.Tensor) -> float:
+    """Of the largest element that is finite; 1 at most: small results are told apart, too."""
+    largest = x.abs().nan_to_num(0, 0, 0).max().item() if x.numel() else 0.0
+    return min(largest, 1.0)
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
