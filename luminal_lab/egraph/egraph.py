@@ -142,7 +142,7 @@ class Part:
     hlir: Hlir
     report: Report
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of e-nodes."""
         return sum(len(c.nodes) for c in self.classes)

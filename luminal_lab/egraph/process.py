@@ -151,6 +151,7 @@ class Child:
         limits: Limits,
         progress: Progress | None = None,
         everything: bool = False,
+        finished: Callable[[int, PartResult], None] | None = None,
     ) -> list[PartResult]:
         """Saturate some regions, one after the other.
 
@@ -160,6 +161,7 @@ class Child:
             limits: Bounds.
             progress: Called with each iteration.
             everything: Whether the state holds all tables, not only those of terms.
+            finished: Called with each region that is done, while the child does the next.
 
         A cancel (KeyboardInterrupt) asks the child for what it has reached; when every region
         has something, that is the result, else the KeyboardInterrupt goes on.
@@ -183,7 +185,10 @@ class Child:
                 if message is None:
                     self._end(results, done, f"the child died: {self._last_words()}")
                     break
-                done += self._handle(message, results, progress)
+                if self._handle(message, results, progress):
+                    done += 1
+                    if finished is not None and deadline is None:
+                        finished(done - 1, results[done - 1])
             except queue.Empty:
                 if deadline is not None:  # canceled, and the child is deep in a step
                     self._process.kill()
@@ -279,6 +284,7 @@ def _job(rulebook: Rulebook, limits: Limits) -> dict[str, Any]:
     return {
         "forms": [[f.text, f.original, f.file] for f in rulebook.forms],
         "rulesets": rulebook.rulesets,
+        "needs": rulebook.needs,
         "traced": TRACED,
         "limits": {
             "iterations": limits.iterations,

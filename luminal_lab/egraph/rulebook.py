@@ -80,6 +80,8 @@ class Rulebook:
         rulesets: `(name, cap)` of each ruleset that an iteration runs, in order.
         sources: The `(file name, text)`s that it was made of.
         kernels: Kernels of a user that rules may call, by name.
+        needs: Of each capped ruleset, what each of its rules looks up: it has no match while
+            one of these tables is empty.
     """
 
     rules: tuple[RuleInfo, ...]
@@ -87,6 +89,7 @@ class Rulebook:
     rulesets: tuple[tuple[str, int | None], ...]
     sources: tuple[tuple[str, str], ...] = ()
     kernels: Mapping[str, Declaration] = field(default_factory=dict)
+    needs: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -186,6 +189,7 @@ def rulebook(
     rules: list[RuleInfo] = []
     rulesets: dict[tuple[str, int | None], None] = {("main", None): None}
     bodies: list[Loadable] = []
+    needs: dict[str, tuple[tuple[str, ...], ...]] = {}
     for file, text in sources:
         for form in forms(text, file):
             if form.expr.head not in _KINDS:
@@ -198,11 +202,18 @@ def rulebook(
             rules.append(info)
             ruleset = "main" if info.cap is None else f"capped-{info.cap}"
             rulesets[ruleset, info.cap] = None
+            if info.cap is not None:
+                looked_up = (
+                    _heads(premises) for _, premises, _ in halves(form.expr, info.name)
+                )
+                needs[ruleset] = (*needs.get(ruleset, ()), *looked_up)
             made = [str(r) for r in instrument(form.expr, info.name, len(rules), ruleset)]
             # What is no rule is loaded as it is written: the parser then says what is wrong.
             bodies += [Loadable(text, form.padded, file) for text in made or [form.padded]]
     out += [Loadable(f"(ruleset {name})", "", "generated") for name, _ in rulesets]
-    return Rulebook(tuple(rules), tuple(out + bodies), tuple(rulesets), tuple(sources))
+    return Rulebook(
+        tuple(rules), tuple(out + bodies), tuple(rulesets), tuple(sources), needs=needs
+    )
 
 
 def _builtin(target: str) -> Iterator[Path]:
@@ -410,6 +421,19 @@ def _rule(
         ":name",
         f'"{name}"',
     )
+
+
+def _heads(premises: Iterable[Expr]) -> tuple[str, ...]:
+    """What premises apply: names of tables, and of primitive functions."""
+    found: dict[str, None] = {}
+    todo = list(premises)
+    while todo:
+        expr = todo.pop()
+        if isinstance(expr, List):
+            if expr.head:
+                found[expr.head] = None
+            todo += expr.items
+    return tuple(sorted(found))
 
 
 def _terms(expr: Expr) -> Iterator[List]:

@@ -80,29 +80,38 @@ def _saturate(
             encodings.append(encode(region.hlir, limits.copies, "tiles" in rulebook.wanted))
             spent.append(time.perf_counter() - start)
         encoded = time.perf_counter()
+        parts: dict[int, Part] = {}
+        reading = 0.0
+
+        def read(k: int, result: PartResult) -> None:
+            nonlocal reading
+            start = time.perf_counter()
+            hlir = program.regions[k].hlir
+            parts[k] = read_part(k, hlir, encodings[k], result, rulebook, spent[k])
+            reading += time.perf_counter() - start
+
         results = child.run(
             rulebook,
             [commands(e, rulebook.wanted) for e in encodings],
             limits,
             None if progress is None else (lambda k, record: progress(k, Iteration(**record))),
+            finished=read,  # while the child does the next one
         )
-    saturated = time.perf_counter()
-    parts = tuple(
-        read_part(k, region.hlir, encodings[k], results[k], rulebook, spent[k])
-        for k, region in enumerate(program.regions)
-    )
+    for k, result in enumerate(results):  # those that were broken off
+        if k not in parts:
+            read(k, result)
     end = time.perf_counter()
     return EGraph(
         program,
-        parts,
+        tuple(parts[k] for k in range(len(results))),
         target,
         rulebook.rules,
         limits,
         {
             "regions": regions_done - begin,
             "encode": encoded - regions_done,
-            "saturate": saturated - encoded,
-            "read": end - saturated,
+            "saturate": end - encoded - reading,
+            "read": reading,
             "total": end - begin,
             **{f"child {k}": v for k, v in results[-1].usage.items() if k != "peak"},
         },

@@ -5,11 +5,11 @@ out, and panics with a BaseException. So it runs here, under RLIMIT_AS, and talk
 messages are JSON after an 8-byte length. This module imports nothing of the compiler, and
 loads egglog's extension module without the package around it (which would take 0.15 s).
 
-In:  a job: `forms` (text, original, file), `rulesets`, `traced` (constructors with
-     provenance), `limits`; then the work: `parts` (lists of commands), `everything` (send all
-     tables). Then `{"stop": true}` at any time. With `step` in the job, the child sends the
-     state of every region as it was encoded, then the state after each iteration, and goes on
-     at a `{"go": true}`.
+In:  a job: `forms` (text, original, file), `rulesets`, `needs` (tables that the rules of each
+     look up), `traced` (constructors with provenance), `limits`; then the work: `parts` (lists
+     of commands), `everything` (send all tables). Then `{"stop": true}` at any time. With
+     `step` in the job, the child sends the state of every region as it was encoded, then the
+     state after each iteration, and goes on at a `{"go": true}`.
 Out: `{"ready"}`, per iteration `{"iteration"}`, `{"state"}` with the whole e-graph (in the end,
      and now and then before steps that may explode) after its `{"usage"}`, or `{"rejected"}` /
      `{"failed"}`.
@@ -113,6 +113,7 @@ class Session:
         self.traced: Sequence[str] = job["traced"]
         self.part = 0
         self.size = (0, 0)  # e-nodes and e-classes after the last iteration
+        self.sizes: Mapping[str, int] = {}  # of all tables, when limits were checked last
         self.growth = 1.0  # of the e-nodes in the last iteration
         self.matched: set[str] = set()  # the uncapped rules that matched in it
         self.held_back = False  # whether a capped rule had matches that were not applied
@@ -199,6 +200,8 @@ class Session:
         self.run(f"(set (now) {iteration})")
         for name, cap in self.job["rulesets"]:
             self.check_limits(explosive)
+            if self.idle(name):
+                continue
             run = f"(run {name})"
             most = most_rows if cap is None and explosive else cap
             if most is not None:
@@ -263,8 +266,16 @@ class Session:
 
     def rows(self) -> int:
         """The number of e-nodes."""
-        sizes = dict(self.run("(print-size)").sizes)
+        self.sizes = sizes = dict(self.run("(print-size)").sizes)
         return sum(sizes.get(op, 0) for op in self.traced)
+
+    def idle(self, ruleset: str) -> bool:
+        """Whether each of a capped ruleset's rules looks up a table that is empty.
+
+        A scheduler, which is a new one for each run, compiles all rules again.
+        """
+        rules = self.job.get("needs", {}).get(ruleset, ())
+        return bool(rules) and all(any(self.sizes.get(t) == 0 for t in r) for r in rules)
 
     # ------------------------------------------------------------------ messages
 

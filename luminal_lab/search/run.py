@@ -123,10 +123,11 @@ class Search:
         self.egraph, self.seed, self.target = egraph, seed, target
         self.progress, self.database = Progress(progress, self.result), database
         self.machine = target.machine() if target else Machine()
-        self.assembler = Assembler(egraph, self.machine)
-        self.regions = [
-            Explored(RegionSearch(k, self.budget.memory)) for k in self.assembler.regions
-        ]
+        with without_collector():
+            self.assembler = Assembler(egraph, self.machine)
+            self.regions = [
+                Explored(RegionSearch(k, self.budget.memory)) for k in self.assembler.regions
+            ]
         self.clock = Clock(self.budget.seconds, cancel)
         self.interrupted = self.out_of_time = False
         self.measurer: Measurer | None = None
@@ -403,6 +404,10 @@ class Search:
         """
         if any(r.search.best is None for r in self.regions):
             raise SearchError("the search has not found a candidate yet", fix="ask again later")
+        with without_collector():
+            return self._result()
+
+    def _result(self) -> Result:
         chosen = self._chosen()
         best = self._candidate(chosen)
         rows = [

@@ -79,6 +79,7 @@ class Weights:
             for kid in kids:
                 self.parents[kid].append(i)
         self.leaves = [i for i, kids in enumerate(self.kids) if not kids]
+        self._known: dict[tuple[bool, bytes], tuple[int, ...]] = {}  # what `cheapest` found
 
     def _add(self, owner: int, option: int, kids: tuple[int, ...], work: float) -> None:
         self.owner.append(owner)
@@ -122,6 +123,17 @@ class Weights:
             sigma: Spread of the lognormal factor on each e-node's work; 0 for none.
             online: Whether to prefer online reductions wherever there are any.
         """
+        if rng is not None and sigma > 0:
+            return self._cheapest(place, rng, sigma, online)
+        key = online, bytes([place[t] for _, t in self.stored])  # all that decides
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._cheapest(place, None, 0.0, online)
+        return found
+
+    def _cheapest(
+        self, place: Sequence[bool], rng: random.Random | None, sigma: float, online: bool
+    ) -> tuple[int, ...]:
         owner, option, kids, parents = self.owner, self.option, self.kids, self.parents
         pending = self.pending.copy()
         cost: list[float | None] = [None] * len(parents)

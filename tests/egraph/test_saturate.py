@@ -17,6 +17,7 @@ from luminal_lab.capture.export import capture
 from luminal_lab.egraph import process
 from luminal_lab.egraph.egraph import EGraph, Iteration, Part
 from luminal_lab.egraph.process import Child, Limits
+from luminal_lab.egraph.rulebook import load_rules
 from luminal_lab.egraph.saturate import saturate
 from luminal_lab.errors import LuminalError, RuleError, SaturationError
 from luminal_lab.hlir.graph import Hlir
@@ -248,6 +249,29 @@ def test_an_iteration_that_squares_the_rows_ends_in_a_reported_stop() -> None:
     egraph = saturate(chain(12), rules=SQUARING, limits=limits)
     assert egraph.parts[0].report.stopped not in ("saturated", "iteration limit", "time limit")
     assert egraph.parts[0].size > 0
+
+
+def test_a_capped_rule_runs_as_soon_as_there_is_what_it_looks_up() -> None:
+    later = """
+        (relation seen (V))
+        ;; law: a sum is seen
+        ;; class: exact
+        (rule ((= s (Add a b))) ((seen s)) :name "sees")
+        ;; cap: 100
+        ;; law: what is seen is itself times one
+        ;; class: exact
+        (rule ((seen s) (= d (dtype s)) (floating d)) ((union s (Mul s (Const 1.0 d))))
+          :name "once-seen")
+    """
+    book = load_rules(later)
+    assert ("=", "dtype", "floating", "seen") in [tuple(r) for r in book.needs["capped-100"]]
+    sums, none = (
+        saturate(capture(f, (torch.ones(3),)), rules=later)
+        for f in (lambda x: x + x * x, lambda x: x * x)
+    )
+    fired = [sum(i.matches.get("once-seen", 0) for i in e.parts[0].report.iterations)
+             for e in (sums, none)]  # fmt: skip
+    assert fired[0] > 0 == fired[1]
 
 
 def test_a_choice_between_equals_makes_no_more_choices() -> None:
