@@ -300,11 +300,21 @@ def _hlir_details(hlir: Hlir, n: int, kind: str, region: str) -> Details:
 # ---------------------------------------------------------------------------------- e-graph
 
 
-def of_part(part: Part) -> GraphData:
-    """The e-graph of a region: a group per e-class, a node per e-node, edges to children."""
+def of_part(part: Part, around: Sequence[int] = (), radius: int = 2) -> GraphData:
+    """The e-graph of a region: a group per e-class, a node per e-node, edges to children.
+
+    Arguments:
+        part: The region.
+        around: E-classes; only those that are reached from them along children in so many steps
+            are drawn, and those that have one of them for a child. All when empty.
+        radius: How many steps.
+    """
     nodes, edges, groups = [], [], []
     holders = {c: n for n, c in part.node_class.items()}
+    inside = _near(part, around, radius) if around else range(len(part.classes))
     for c in part.classes:
+        if c.id not in inside:
+            continue
         free = ", ".join(sorted(c.free)) or "nothing"
         where = f"depends on {free}" if c.sort == "V" else f"shape {units.shape(c.shape)}"
         own = (holders[c.id],) if c.id in holders else ()
@@ -329,12 +339,26 @@ def of_part(part: Part) -> GraphData:
                     hlir=own,
                 )
             )  # fmt: skip
-            for child in dict.fromkeys(node.children):
+            for child in dict.fromkeys(x for x in node.children if x in inside):
                 edges.append(Edge(f"c{child}.0", f"c{c.id}.{k}", egraph_view.name(part, child)))
+    where = f" around {egraph_view.name(part, around[-1])}" if around else ""
     return GraphData(
-        f"E-graph of region {part.region}", tuple(nodes), tuple(edges), tuple(groups),
+        f"E-graph of region {part.region}{where}", tuple(nodes), tuple(edges), tuple(groups),
         (Overlay("iteration", "iteration of birth"),),
     )  # fmt: skip
+
+
+def _near(part: Part, around: Sequence[int], radius: int) -> set[int]:
+    """E-classes around some of them; see `of_part`."""
+    near = level = dict.fromkeys(around)
+    for _ in range(radius):
+        level = dict.fromkeys(
+            x for c in level for n in part.classes[c].nodes for x in n.children
+        )
+        near = {**near, **level}
+    centre = set(around)
+    users = (c.id for c in part.classes for n in c.nodes if not centre.isdisjoint(n.children))
+    return {*near, *users}
 
 
 _SORTS = {"V": "a value over axes", "T": "a tensor in memory"}

@@ -59,7 +59,7 @@ class View {
       element("label", {}, "colour ", this.overlays),
       button("−", "Zoom out ( - )", () => this.zoom(1 / 1.25)),
       button("+", "Zoom in ( + )", () => this.zoom(1.25)),
-      button("Fit", "Show everything ( 0 )", () => this.fit()),
+      button("Fit", "Show everything ( 0 )", () => this.fit(true)),
       button("Open all", "Open all groups ( o )", () => this.openAll()),
       button("Close all", "Close all groups ( c )", () => this.closeAll()),
       button("Table", "Show the table of nodes ( t )", () => this.toggleTable()),
@@ -465,7 +465,7 @@ class View {
     else if (e.key === "/") this.search.focus();
     else if (e.key === "+" || e.key === "=") this.zoom(1.25);
     else if (e.key === "-") this.zoom(1 / 1.25);
-    else if (e.key === "0") this.fit();
+    else if (e.key === "0") this.fit(true);
     else if (e.key === "o") this.openAll();
     else if (e.key === "c") this.closeAll();
     else if (e.key === "t") this.toggleTable();
@@ -523,7 +523,8 @@ class View {
     });
   }
 
-  fit() {
+  // Show everything, or what is highlighted where everything would be too small to read.
+  fit(all = false) {
     if (!this.placed) return;
     const { width, height } = this.canvas.getBoundingClientRect();
     if (!width) return; // in a hidden tab: it is fitted when it is shown
@@ -533,6 +534,9 @@ class View {
     const wide = Math.max(k, 0.3); // a drawing that is still too wide starts at its left edge
     this.box = { k: wide, x: Math.max(12, (width - this.placed.w * wide) / 2),
       y: Math.max(12, (height - this.placed.h * wide) / 2) };
+    const lit = all || wide >= FAR ? null : this.model.get("highlighted")
+      .map((key) => this.drawn?.get(this.owner(key))?.b).find(Boolean);
+    if (lit) this.box = { k: 0.75, x: width / 2 - lit.x * 0.75, y: height / 2 - lit.y * 0.75 };
     this.frame();
   }
 

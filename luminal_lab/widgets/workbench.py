@@ -110,6 +110,7 @@ class Workbench(w.VBox):
         self._status()
         if session is not None:
             self.state.save(session)
+            self.compare.refresh()
 
     def run_all(self) -> None:
         """Saturate, search, build and profile, one after the other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from luminal_lab.search.progress import SearchEvent
 from luminal_lab.session import Session
 from luminal_lab.widgets import Workbench
 from luminal_lab.widgets.jobs import Job
+from luminal_lab.widgets.panels import egraph as egraph_panel
+from luminal_lab.widgets.panels.profile import doubt
 from tests.runtime.processes import PATIENCE, until
 
 
@@ -185,6 +188,36 @@ def test_schedules_and_edited_source_are_tried(bench: Workbench) -> None:
     assert bench.candidate.pick.label == f"by hand: {made.name}"
     bench.candidate.pick.value = -1
     assert bench.state.candidate.name == before.name
+
+
+def test_a_doubtful_profile_says_so_and_a_session_names_its_own_file(tmp_path: Path) -> None:
+    found = types.SimpleNamespace(total=5e-3)
+    assert "50 times what the cost model predicts" in doubt(found, 1e-4)
+    assert doubt(found, 2e-3) == doubt(found, float("nan")) == ""
+    path = tmp_path / "mine.session"
+    bench = Workbench(softmax, (torch.randn(4, 8),), session=path)
+    assert bench.compare.path.value == str(path)
+
+
+def test_of_a_large_e_graph_the_neighbourhood_is_drawn(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egraph_panel, "_WHOLE", 3)
+    bench.state.saturate()
+    bench.state.job.wait()
+    panel = bench.egraph
+    some = panel.graph.graph.groups
+    title = panel.graph.graph.title
+    assert "around" in title
+    assert panel.graph.highlighted
+    panel.whole.value = True
+    assert len(panel.graph.graph.groups) > len(some)
+    panel.whole.value = False
+    panel.graph.selected = next(n.key for n in panel.graph.graph.nodes if n.hlir)
+    assert panel.graph.selected  # what was clicked stays where it is
+    drawn = panel.graph.graph
+    panel.node.value = next(n for _, n in panel.node.options if n != panel.node.value)
+    assert panel.graph.graph is not drawn
 
 
 def test_the_why_of_a_rule_and_of_a_form(bench: Workbench) -> None:

@@ -62,6 +62,9 @@ _CONTROLS = """
 .ll-panel.ll-panel.ll-panel .lm-TabBar-tabLabel{color:var(--jp-ui-font-color1,inherit)}
 .ll-panel.ll-panel .widget-html-content{min-width:0}
 .ll-panel.ll-panel textarea{font:12px/1.45 var(--jp-code-font-family,monospace);white-space:pre}
+.ll-panel{--jp-widgets-dropdown-arrow:url("data:image/svg+xml,\
+%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'%3E%3Cpath fill='%23808080' \
+d='M5.2 5.9 9 9.7l3.8-3.8 1.2 1.2-4.9 5-4.9-5z'/%3E%3C/svg%3E")}
 .ll-panel.ll-panel button:focus-visible{outline:2px solid currentColor;outline-offset:1px}
 """
 

@@ -46,7 +46,9 @@ class ComparePanel(Panel):
         """List the session files of this folder."""
         found = sorted(p for p in glob.glob("*.session") if is_session(p))
         self.files.options = found
-        if self.state.hlir is not None and not self.path.value:
+        if self.state.session is not None:
+            self.path.value = str(self.state.session.path)
+        elif self.state.hlir is not None and not self.path.value:
             self.path.value = f"{safe_name(self.state.hlir.name)}.session"
 
     def save(self) -> None:

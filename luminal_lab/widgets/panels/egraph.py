@@ -29,6 +29,7 @@ from luminal_lab.widgets.panels.base import (
     row,
 )
 
+_WHOLE = 120  # e-classes up to which the whole e-graph is drawn at once
 _SHOWN = 60  # e-nodes of one iteration that are listed
 
 
@@ -53,6 +54,12 @@ class EGraphPanel(Panel):
         self.node = choice("node", [], "A node of the program", wide="420px")
         self.forms = html()
         self.graph = GraphView(graphs.GraphData("E-graph", (), ()))
+        self.whole = w.Checkbox(
+            value=False, description="the whole e-graph", indent=False,
+            tooltip="Not only what is near the node", layout=w.Layout(width="auto"),
+        )  # fmt: skip
+        self._drawn: Any = None  # the region and e-classes that are drawn
+        self._clicked = False
         self.editor = w.Textarea(
             placeholder=RULE_HINT, layout=w.Layout(width="auto", height="150px"),
         )  # fmt: skip
@@ -79,6 +86,7 @@ class EGraphPanel(Panel):
         self.region.observe(lambda c: self._part(), "value")
         self.iteration.observe(lambda c: self._born(), "value")
         self.node.observe(lambda c: self._forms(), "value")
+        self.whole.observe(lambda c: self._draw(), "value")
         self.graph.observe(self._select, "selected")
         self.state.observe(lambda c: self._light(), "nodes")
         self.state.observe(lambda c: self._goals(), "candidate")
@@ -87,7 +95,7 @@ class EGraphPanel(Panel):
         inner.children = [
             w.VBox([row(self.play, self.iteration), self.growth, self.born]),
             w.VBox([self.rules]),
-            w.VBox([row(self.node), self.forms, self.graph]),
+            w.VBox([row(self.node), self.forms, row(self.whole), self.graph]),
             w.VBox([row(self.rule, why), row(self.goal, path), self.reason]),
             w.VBox([self.editor, row(check, again), self.verdict]),
         ]
@@ -133,8 +141,11 @@ class EGraphPanel(Panel):
         ]  # fmt: skip
         made = {t for _, t in part.outputs}
         last = [n for _, n in nodes if part.node_class[n] in made]
+        self._drawn = None
         offer(self.node, nodes, last[-1] if last else None)
-        self.graph.show(graphs.of_part(part))
+        self.whole.layout.display = "" if len(part.classes) > _WHOLE else "none"
+        self._draw()
+        self._forms()
         self._light()
 
     def _born(self) -> None:
@@ -146,6 +157,18 @@ class EGraphPanel(Panel):
         put(self.growth, scroll(curve, label="growth of this region"))
         put(self.born, *born(part, at))
 
+    def _draw(self) -> None:
+        """Draw the e-graph, of a large one what is near the chosen node."""
+        egraph, node, part = self.state.egraph, self.node.value, self.part
+        if egraph is None or part is None:
+            return
+        around: tuple[int, ...] = ()
+        if node is not None and len(part.classes) > _WHOLE and not self.whole.value:
+            around = tuple(c.id for c in egraph.classes_of(node, part.region))
+        if (id(part), around) != self._drawn:
+            self._drawn = id(part), around
+            self.graph.show(graphs.of_part(part, around))
+
     def _forms(self) -> None:
         egraph, node = self.state.egraph, self.node.value
         if egraph is None or node is None:
@@ -153,6 +176,8 @@ class EGraphPanel(Panel):
         put(self.forms, egraph_view.forms_of(egraph.parts[self.region.value or 0], node))
         part = self.part
         if part is not None:
+            if not self._clicked:  # what was clicked stays where it is
+                self._draw()
             inside = {f"c{c.id}" for c in egraph.classes_of(node, part.region)}
             self.graph.highlighted = [
                 n.key for n in self.graph.graph.nodes if n.group in inside
@@ -171,9 +196,13 @@ class EGraphPanel(Panel):
     def _select(self, change: dict) -> None:
         hlir = self.graph.hlir_of(change["new"]) if change["new"] else ()
         known = {n for _, n in self.node.options}
-        for n in hlir:
-            if n in known:
-                self.node.value = n
+        self._clicked = True
+        try:
+            for n in hlir:
+                if n in known:
+                    self.node.value = n
+        finally:
+            self._clicked = False
 
     def _light(self) -> None:
         """Show the forms of what is selected in the program, when this region holds it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,8 @@ from luminal_lab.session import safe_name
 from luminal_lab.views import profile as profile_view
 from luminal_lab.views.html import el
 from luminal_lab.widgets.panels.base import Panel, button, html, nothing, number, put, row
+
+_FAR = 5.0  # times the prediction beyond which a profile is doubted
 
 
 class ProfilePanel(Panel):
@@ -93,8 +96,26 @@ class ProfilePanel(Panel):
         self.export.disabled = profile is None
         self.eager.disabled = self.inductor.disabled = self.state.executable is None
         if profile is not None:
-            put(self.view, *profile_view.body(profile))
+            found = self.state.candidate
+            said = doubt(profile, found.seconds if found is not None else 0.0)
+            put(self.view, el("p", said, class_="warn") if said else None,
+                *profile_view.body(profile))  # fmt: skip
         elif self.state.executable is not None:
             put(self.view, nothing("Built, not yet timed."))
         else:
             put(self.view, nothing("Build a candidate first: see the Candidate panel."))
+
+
+def doubt(profile: Any, predicted: float) -> str:
+    """Why a profile may tell more of other programs on this machine than of this one."""
+    if not predicted > 0 or profile.total < _FAR * predicted:
+        return ""
+    busy = ""
+    if hasattr(os, "getloadavg"):
+        busy = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
+    return (
+        f"This is {profile.total / predicted:,.0f} times what the cost model predicts. If "
+        f"others run on this machine{busy}, they may be what was measured: a kernel waits "
+        "until all its threads have had a core. Profile again when it is calm; Compare with "
+        "PyTorch times both in the same rounds."
+    )
