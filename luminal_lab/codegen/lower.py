@@ -145,6 +145,7 @@ class Lowering:
         self.everything: list[Stmt] = []
         self.build_stmts: list[Stmt] = []
         self.images: list[str] = []  # buffers of the kernel's own
+        self.kept: dict[str, str] = {}  # by the output that holds a value: what puts it there
         self.streamed: frozenset[str] = frozenset()  # results that go past the caches
 
     def run(self) -> TileProgram:
@@ -355,6 +356,7 @@ class Lowering:
                     folds += self._fold(s, scope)
         elif reducing:
             inner, inits, after = online.carry(part, axis, self)
+            inner = staging.after_kept(inner, self)
             before += inits
         depth = sum(1 for a, _, _ in scope.path if a == axis)
         var = axis + "'" * depth
@@ -466,6 +468,7 @@ class Lowering:
             stmts = places.whole(stmts, self)
         if any(spreads.is_spread(s) for s in stmts):
             stmts = spreads.whole(stmts, self)
+        stmts = staging.after_kept(stmts, self)
         out: list[Node] = []
         for s in stmts:
             if s.kind in ("set", "reduce"):

@@ -76,7 +76,7 @@ def keep_values(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
             keeper = Stmt(home.name, "store", (v,), v.dtype, v.free, index=home.index)
             assert home.index is not None
             again = Value("load", (), (home.name, (home.index,)), dtype=v.dtype)
-            marker = low.fresh("kept")
+            marker = low.kept[home.name] = low.fresh("kept")
             keeper = replace(keeper, target=marker)
             new = []
             for k, s in enumerate(stmts):
@@ -94,6 +94,16 @@ def keep_values(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
         new.insert(first, Stmt(name, "set", (v,), v.dtype, v.free))
         stmts = new
     return stmts
+
+
+def after_kept(stmts: Sequence[Stmt], low: Lowering) -> list[Stmt]:
+    """Statements that were made of others, after what is kept in the outputs that they read."""
+    return [
+        replace(s, after=tuple(dict.fromkeys((*s.after, *markers))))
+        if (markers := [low.kept[n] for n in s.reads() if n in low.kept])
+        else s
+        for s in stmts
+    ]
 
 
 def _contains(root: Value, v: Value) -> bool:

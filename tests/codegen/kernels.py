@@ -154,6 +154,18 @@ def deviations(m: int, n: int, axis: str, weighted: bool = False, dtype: DType =
     return kernel(outs, size, bs)
 
 
+def kept_deviations(m: int, n: int) -> Kernel:
+    """Layer norm of half of what also is summed whole, as laws may leave it; both have erf."""
+    x = load("x", "i", "j")
+    whole = mul(add(op("erf", x), const(1.0)), x)
+    half = mul(whole, const(0.5))
+    spread = Value("carry", (half, const(1.0)), ("spread", "j"), dtype=F32)
+    centred = add(half, mul(red("add", "j", whole), const(-0.5 / n)))
+    scale = op("recip", op("sqrt", add(mul(spread, const(1.0 / n)), const(1e-6))))
+    bs = [Buffer("x", (m, n), F32), Buffer("y", (m, n), F32)]
+    return kernel([("y", ("i", "j"), mul(centred, scale))], {"i": m, "j": n}, bs)
+
+
 def total(m: int, n: int) -> Kernel:
     v = red("add", "i", red("add", "j", load("x", "i", "j")))
     bs = [Buffer("x", (m, n), F32), Buffer("y", (), F32)]

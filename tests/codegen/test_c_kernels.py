@@ -75,6 +75,12 @@ def test_deviations_from_a_mean_at_odd_sizes(axis: str, weighted: bool):
     shifted(K.deviations(33, 70, axis, weighted, DTYPES["f64"]), 1e5)
 
 
+def test_deviations_wait_for_what_they_share():
+    """An `erf` that is kept in the result's own memory is there before it is read."""
+    verified(K.kept_deviations(3, 96))  # one block
+    verified(K.kept_deviations(2, 40_000))  # in parts
+
+
 def test_deviations_do_not_cancel():
     """Of numbers near 10,000: the sum of squares less a squared mean would be noise."""
     kernel = K.deviations(4000, 40, "i")
