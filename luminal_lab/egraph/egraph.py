@@ -167,7 +167,8 @@ class EGraph:
         target: For which target's rules.
         rules: The rules that were loaded.
         limits: The limits of the saturation.
-        seconds: Wall time by stage: `regions`, `encode`, `saturate`, `read`, `total`; and what
+        seconds: Wall time by stage: `regions`, `encode`, `saturate` (waiting for the child),
+            `read` (a region is read while the child saturates the next), `total`; and what
             of it was processor time of the child: `child start`, `child rules`, `child load`,
             `child iterations`, `child hand over`.
         sources: The rule files that were loaded: `(name, text)`.
