@@ -19,7 +19,7 @@ def body(found: Why) -> list[Html]:
     rows = [
         [
             f"k{k['kernel']}",
-            el("div", k["computes"], style="min-width:20ch"),
+            el("div", k["computes"].replace("->", "→"), style="min-width:20ch"),
             f"{k['calls']:,}",
             units.seconds(k["predicted_ms"] / 1e3),
             _known(k["measured_ms"]),

@@ -144,6 +144,15 @@ def test_an_edited_kernel_is_verified(notebook: Any) -> None:
     shot(page, "edited")
 
 
+def test_what_was_tried_is_kept_as_a_candidate(notebook: Any) -> None:
+    page = notebook
+    page.click("button:has-text('Keep as a candidate') >> visible=true")
+    page.wait_for_selector("text=compilation: done")
+    tab(page, "Candidate")
+    page.wait_for_selector(".widget-dropdown:has-text('by hand:') >> visible=true")
+    shot(page, "kept")
+
+
 def test_the_keyboard_reaches_the_graph(notebook: Any) -> None:
     page = notebook
     tab(page, "Model")

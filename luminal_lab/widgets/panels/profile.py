@@ -108,13 +108,14 @@ class ProfilePanel(Panel):
 
 def doubt(profile: Any, predicted: float) -> str:
     """Why a profile may tell more of other programs on this machine than of this one."""
-    if not predicted > 0 or profile.total < _FAR * predicted:
+    took = sum(k.median for k in profile.kernels)
+    if not predicted > 0 or took < _FAR * predicted:
         return ""
     busy = ""
     if hasattr(os, "getloadavg"):
         busy = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)"
     return (
-        f"This is {profile.total / predicted:,.0f} times what the cost model predicts. If "
+        f"This is {took / predicted:,.0f} times what the cost model predicts. If "
         f"others run on this machine{busy}, they may be what was measured: a kernel waits "
         "until all its threads have had a core. Profile again when it is calm; Compare with "
         "PyTorch times both in the same rounds."
