@@ -347,7 +347,8 @@ def kernel_table(candidate: Candidate) -> Html:
             [
                 f"k{row['kernel']}",
                 el("div", describe(kernel), el("br"),
-                   el("span", row["computes"].replace("->", "→"), class_="muted"), style="min-width:26ch"),
+                   el("span", row["computes"].replace("->", "→"), class_="muted"),
+                   style="min-width:26ch"),
                 row["region"],
                 f"{row['calls']:,}{built}",
                 units.size(row["reads_mb"] * 1e6),

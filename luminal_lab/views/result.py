@@ -269,7 +269,7 @@ def pareto_svg(result: Result, *, standalone: bool = False) -> Html:
     best = frontier([p for p in some if p.measured] or some)
     if len(best) > 1:
         series.append(chart.Series("not beaten", points(best), "line", colour="good"))
-    times = [p.seconds for p in some]
+    times = [p.seconds for p in some] or [1.0]
     return chart.plot(
         "Bytes of temporaries over seconds of a run, for each listed program",
         chart.Axis("a run takes", log=max(times) > 5 * min(times), show=units.seconds),

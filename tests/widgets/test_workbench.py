@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from luminal_lab.polling import poll
 from luminal_lab.search import Candidate
 from luminal_lab.search.progress import SearchEvent
 from luminal_lab.session import Session
+from luminal_lab.views.result import pareto_svg
 from luminal_lab.widgets import Workbench
 from luminal_lab.widgets.jobs import Job
 from luminal_lab.widgets.panels import egraph as egraph_panel
@@ -197,6 +199,16 @@ def test_a_doubtful_profile_says_so_and_a_session_names_its_own_file(tmp_path: P
     path = tmp_path / "mine.session"
     bench = Workbench(softmax, (torch.randn(4, 8),), session=path)
     assert bench.compare.path.value == str(path)
+
+
+def test_a_search_that_was_killed_before_it_listed_anything_is_shown(bench: Workbench) -> None:
+    ready(bench)
+    early = replace(bench.state.result, rows=(), interrupted=True)
+    bench.state.set_result(early)
+    assert "stopped early" in bench.search.facts.value
+    bench.explain()
+    assert "What it wins against" in bench.candidate.why.value
+    assert "<svg" in str(pareto_svg(early))
 
 
 def test_of_a_large_e_graph_the_neighbourhood_is_drawn(

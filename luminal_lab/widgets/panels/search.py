@@ -157,12 +157,13 @@ class SearchPanel(Panel):
         )
         self.table.show(candidate_rows(result))
         self.table.marked = [f"{r.region}.{r.rank}" for r in result.rows if r.chosen]
-        pareto = scroll(result_view.pareto_svg(result), label="memory over time")
         parts: list[Any] = []
         if result.finalists:
             parts += [el("h4", "Whole programs, timed in turns in a fresh process"),
                       result_view.finalist_table(result)]  # fmt: skip
-        parts += [el("h4", "Time and memory"), pareto]
+        if result.rows:  # a search that was killed early has a best candidate and no list
+            pareto = scroll(result_view.pareto_svg(result), label="memory over time")
+            parts += [el("h4", "Time and memory"), pareto]
         if any(r.measured is not None for r in result.rows):
             picture = scroll(result_view.scatter_svg(result), label="predicted, measured")
             parts += [el("h4", "Predicted against measured"), picture]
