@@ -23,6 +23,7 @@ def test_many_architectures_are_right() -> None:
     right = {key[:2] for key, r in COMMITTED.items() if r["outcome"] == "right"}
     assert len({model for suite, model in right if suite == "families"}) >= 40
     assert len({model for suite, model in right if suite == "language"}) >= 15
+    assert len({model for suite, model in right if suite == "vision"}) >= 60
 
 
 @pytest.mark.parametrize("model", ["DCN", "DLRM"])
