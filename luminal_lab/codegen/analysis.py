@@ -10,6 +10,9 @@ from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.egraph.values import Value, postorder
 from luminal_lab.hlir.sizes import hint
 
+HEAVY = 24  # instructions for one point from which on a statement is heavy
+LINE = 64  # bytes of a cache line
+
 
 def points(axes: Iterable[str], extents: Mapping[str, Any]) -> Any:
     """Number of points of an iteration space, a Dim."""
@@ -37,7 +40,7 @@ def is_heavy(s: Stmt, along: str | None = None) -> bool:
         s: The statement.
         along: Count only what differs between the points of this axis.
     """
-    return any(terms.work(v, along) > 24 for v in s.values)
+    return any(terms.work(v, along) > HEAVY for v in s.values)
 
 
 def loads(s: Stmt) -> list[Value]:
@@ -95,6 +98,41 @@ def vector_axis(s: Stmt, body: Body, last: Mapping[str, str] = {}) -> str | None
         if score > best_score:
             best, best_score = a, score
     return best
+
+
+def crossed(s: Stmt, vector: str | None, body: Body) -> tuple[str, int] | None:
+    """The axis along which a large operand lies, when vectors cross it.
+
+    Every lane of such a vector comes from a line of its own, and the line's other points are
+    those along this axis.
+
+    Returns:
+        The axis, and its points in a line.
+    """
+    if vector is None:
+        return None
+    for v in loads(s):
+        if v.args or vector not in v.free or v.attrs[0] not in body.buffers:
+            continue
+        line, step = LINE // v.dtype.bytes, terms.coefficient(v, vector)
+        if step is None or abs(hint(step)) < line or points(v.free, body.extents) <= 4096:
+            continue
+        for a in sorted(v.free - {vector}):
+            if terms.coefficient(v, a) == 1 and body.extents[a] > 1:
+                return a, line
+    return None
+
+
+def turns(s: Stmt, vector: str, line: str) -> bool:
+    """Whether all that crosses vectors lies along `line`, of a type that is transposed."""
+    return all(
+        not v.args
+        and terms.coefficient(v, line) == 1
+        and v.dtype.bytes <= 4
+        and v.dtype.kind != "bool"
+        for v in loads(s)
+        if vector in v.free and terms.coefficient(v, vector) != 1
+    )
 
 
 _DUMMY = Value("load", (), ("", ()), dtype=terms.I64)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from luminal_lab.codegen import terms
+from luminal_lab.codegen.analysis import LINE
 from luminal_lab.codegen.c_prelude import C_TYPE
 from luminal_lab.codegen.c_statements import StatementPrinter, touched
 from luminal_lab.codegen.c_values import Block, Point, storage, storage_type
@@ -32,7 +33,6 @@ from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Size, at_least, c_text, ceildiv, divides, is_symbolic
 
 ALIGN = 64
-LINE = 64  # bytes that one prefetch brings
 _CHUNK = 1 << 18  # bytes of a destination that a task copies
 
 

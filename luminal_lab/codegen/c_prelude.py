@@ -55,6 +55,7 @@ def _prelude(w: int) -> str:
         _MATH.replace("@EXP2", _horner(EXP2, "f")).replace("@LOG2", _horner(LOG2, "m"))
     )
     parts.append(_reductions(w))
+    parts.append(_transposes(w))
     return "\n".join(parts)
 
 
@@ -472,4 +473,27 @@ def _reductions(w: int) -> str:
                 lines.append(f"  x = {step};")
                 half //= 2
             out.append("\n".join([*lines, "  return x[0];", "}"]))
+    return "\n".join(out) + "\n"
+
+
+def _transposes(w: int) -> str:
+    """Blocks of as many vectors as a vector has lanes, transposed by exchanging halves."""
+    out = []
+    for letter, vector in (("f", "vf"), ("i", "vi")):
+        lines = [
+            f"LL_FN void ll_transpose_{letter}({vector} *a) {{",
+            f"  {vector} x;",
+        ]
+        half = w // 2
+        while half:
+            low = ", ".join(str(k if not k & half else w + k - half) for k in range(w))
+            high = ", ".join(str(k + half if not k & half else w + k) for k in range(w))
+            for i in range(w):
+                if not i & half:
+                    a, b = f"a[{i}]", f"a[{i + half}]"
+                    lines.append(f"  x = __builtin_shufflevector({a}, {b}, {low});")
+                    lines.append(f"  {b} = __builtin_shufflevector({a}, {b}, {high});")
+                    lines.append(f"  {a} = x;")
+            half //= 2
+        out.append("\n".join([*lines, "}"]))
     return "\n".join(out) + "\n"

@@ -120,6 +120,7 @@ class Scope:
     ranges: dict[Value, tuple[int, int]] = field(default_factory=dict)
     users: Counter = field(default_factory=Counter)
     cancelling: dict[Value, bool] = field(default_factory=dict)
+    turned: dict[tuple, str] = field(default_factory=dict)  # transposed blocks of loads
 
 
 class ValuePrinter:
@@ -391,6 +392,8 @@ class ValuePrinter:
         if unit and not gathered:  # at an offset that may be outside, or is chosen by data
             texts = [f"((long){a.code})" for a in args]
             return self._edge(store, t, base, self.index(index, p, texts), p, last)
+        if not args and not clamp and (e := self._turned(v, p, store, t)) is not None:
+            return e
         named = []
         for a in args:  # lanes of an expression are taken from a variable
             if a.vector and not a.code.isidentifier():
@@ -400,6 +403,34 @@ class ValuePrinter:
             named.append(a)
         args = named
         return self._gather(store, t, base, address, p)
+
+    def _turned(self, v: Value, p: Point, store: str, t: str) -> Expr | None:
+        """A vector across lines whose other points are unrolled: a row of a transposed block.
+
+        A vector is loaded along the line of each lane, and all are transposed in registers.
+        None where no axis along the lines is unrolled.
+        """
+        name, index = v.attrs[0], v.attrs[1][0]
+        lanes = self.s.program.lanes
+        if t not in "fi" or name in self.s.program.writes:
+            return None
+        for a in sorted(v.free - {p.vector}):
+            block = self.s.blocks.get(a)
+            size = block.size if block is not None else None
+            if size is None or size < 2 or a not in p.offsets or terms.coefficient(v, a) != 1:
+                continue
+            first = p.offsets[a] - p.offsets[a] % lanes
+            key = (v, a, first, *p.key(v.free - {a}))
+            if key not in self.s.turned:
+                rows = self.s.turned[key] = self.s.fresh()
+                at = self.index(index, replace(p, offsets={**p.offsets, a: first}), [], "q")
+                along = replace(p, count=size - first if size - first < lanes else 0)
+                one = self._contiguous(store, f"{self.s.pointer(name)} + {at}", along)
+                self.s.emit(f"{TYPES[t][1]} {rows}[W]{' = {}' if p.count else ''};")
+                self.s.emit(f"for (int q = 0; q < {p.count or 'W'}; ++q) {rows}[q] = {one};")
+                self.s.emit(f"ll_transpose_{t}({rows});")
+            return Expr(f"{self.s.turned[key]}[{p.offsets[a] - first}]", t, True)
+        return None
 
     def _edge(self, store: str, t: str, base: str, index: str, p: Point, end: Dim) -> Expr:
         """A contiguous vector that may cross an end of the buffer."""

@@ -161,7 +161,7 @@ class Lowering:
         order += tuple(Entry(a, n, "serial") for a, n in self.schedule.serial)
         body = self.top(stmts, order)
         if self.schedule.ahead:
-            body = prefetch.ask(body, self.body.buffers, self.machine.l2 // 2)
+            body = prefetch.ask(body, self.body.buffers, self.machine)
         build = self.top(self.build_stmts, ()) if self.build_stmts else ()
         kernel = self.body.kernel
         program = TileProgram(

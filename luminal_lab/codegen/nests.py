@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from luminal_lab.codegen.lower import Entry, Lowering, Scope
 
 
+BUSY = 64  # instructions for one point from which on its loop is not unrolled for a transpose
+
+
 @dataclass
 class Group:
     """Statements of one nest, and the order of its loops."""
@@ -168,8 +171,18 @@ def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
     rows.sort(key=lambda a: (a in ordered and ordered.index(a) + 1, -_reach(a, g), a))
     inner = [a for a in space if a in reduced and a not in vectors]
     inner.sort(key=lambda a: (-_reach(a, g), a))
-    order = [Entry(a, 1, "inner") for a in rows]
     lanes = low.lanes
+    if (crossing := _crossing(g, rows, vectors, low)) is not None:
+        (v,), (u, line) = vectors, crossing
+        order = [Entry(a, 1, "inner") for a in rows if a != u]
+        if scope.step(u, low.hints) > line:
+            order.append(Entry(u, line, "inner"))
+        # a block of as many points as a vector has lanes is transposed in registers
+        work = sum(terms.work(x, v) for s in g.stmts for x in s.values)
+        turns = work <= BUSY and all(analysis.turns(s, v, u) for s in g.stmts)
+        order.append(Entry(v, min(lanes, _granule(v, g) or lanes), "inner", True))
+        return [*order, Entry(u, lanes if turns else 1, "inner")]
+    order = [Entry(a, 1, "inner") for a in rows]
     unroll = low.schedule.unroll
     if any(analysis.is_heavy(s) for s in g.stmts):
         unroll = min(unroll, 2)
@@ -190,6 +203,27 @@ def _plain_order(g: Group, scope: Scope, low: Lowering) -> list[Entry]:
             step = granule
         order.append(Entry(v, step, "inner", True))
     return order
+
+
+def _crossing(
+    g: Group, rows: Sequence[str], vectors: Sequence[str], low: Lowering
+) -> tuple[str, int] | None:
+    """The axis along which operands of a plain group lie, when its vectors cross them.
+
+    Every lane of such a vector comes from a line of its own. The other points of these lines
+    are used next, before the lines are gone: the axis is innermost, in blocks of a line.
+
+    Returns:
+        The axis and its points in a line.
+    """
+    if len(vectors) != 1 or any(s.over or s.ordered or s.scatter for s in g.stmts):
+        return None
+    body = replace(low.body, extents=low.hints)
+    for s in g.stmts:
+        found = analysis.crossed(s, vectors[0], body)
+        if found is not None and found[0] in rows:
+            return found
+    return None
 
 
 def _granule(axis: str, g: Group) -> int:

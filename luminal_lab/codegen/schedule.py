@@ -230,6 +230,7 @@ def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine, poin
     extents = body.extents
     vector = analysis.vector_axis(main, body)
     column = [s for s in body.stmts if s.kind in ("reduce", "carry") and vector in s.axes]
+    across, line = analysis.crossed(main, vector, body) or ("", 1)
     work = max(analysis.points(s.space, extents) for s in body.stmts)
     tasks_wanted = 8 * machine.threads
     grid: list[tuple[str, int]] = []
@@ -253,6 +254,8 @@ def _row_grid(body: Body, main: Stmt, ordered: list[str], machine: Machine, poin
         rows = max(1, min(n, points // max(1, per_task // n)))
         if tasks * (n // rows) < tasks_wanted:
             rows = max(1, min(rows, n * tasks // tasks_wanted))
+        if a == across:
+            rows = min(n, max(rows, line))
         grid.append((a, rows))
         tasks *= -(-n // rows)
         per_task = per_task // n * rows

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luminal_lab.codegen import analysis, terms
-from luminal_lab.codegen.body import Body, Stmt, ref
+from luminal_lab.codegen import analysis
+from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.hlir.sizes import hint
 from luminal_lab.search.machine import Machine
-
-LINE = 64  # bytes of a cache line
 
 
 def streamable(stmts: Sequence[Stmt], body: Body, machine: Machine) -> frozenset[str]:
@@ -45,19 +43,8 @@ def undecided(body: Body, machine: Machine) -> bool:
 
 
 def worth_streaming(body: Body, machine: Machine) -> bool:
-    """Whether results should be streamed, by size: they are light, and far beyond the cache.
-
-    What an earlier phase has computed and kept is not computed between the stores.
-    """
-    names = streamable(body.stmts, body, machine)
-    kept = {
-        v: ref("%kept", sorted(v.free), v.dtype) for v in analysis.shared_values(body.stmts)
-    }
-    stores = [
-        s.map(lambda v: terms.replace_terms(v, kept)) for s in body.stores() if s.name in names
-    ]
-    light = not any(analysis.is_heavy(s, analysis.vector_axis(s, body)) for s in stores)
-    return bool(stores) and light and machine.streams(footprint(body))
+    """Whether results should be streamed, by size: they are far beyond the cache."""
+    return bool(streamable(body.stmts, body, machine)) and machine.streams(footprint(body))
 
 
 def footprint(body: Body) -> int:
@@ -86,4 +73,4 @@ def whole_lines(s: Stmt, axis: str | None, step: int, innermost: str) -> bool:
     """
     if axis is None or s.index is None or s.index.coef(axis) != 1:
         return False
-    return axis == innermost or step * s.dtype.bytes % LINE == 0
+    return axis == innermost or step * s.dtype.bytes % analysis.LINE == 0

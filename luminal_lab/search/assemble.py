@@ -676,7 +676,7 @@ class _Program:
         kernel, text, back = canonical(
             Kernel((KernelOutput("dst", axes, load),), buffers, extents)
         )
-        self.buffers[name] = replace(src, name=name, constant=False, strides=None)
+        self.buffers[name] = replace(src, name=name, constant=False)
         self.kinds[name] = "output"
         where = {"src": source, "dst": name}
         seconds = kernel_cost(kernel, self.assembler.machine).seconds

@@ -1,8 +1,9 @@
 """How the tensors between kernels lie in memory: the order of their dims.
 
 Rules say which tensors may lie in another order than row-major (`rules/layout.egg`). Program
-inputs and outputs lie as PyTorch gives and wants them, and the tensors between regions lie
-alike in all instances.
+inputs lie row-major. A program output lies as eager PyTorch's would, where kernels can write it
+so: what is computed from a transposed tensor, or is a view of one, needs no transpose then. The
+tensors between regions lie alike in all instances.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from luminal_lab.egraph.planes import strides_of
 
 if TYPE_CHECKING:
     from luminal_lab.egraph.egraph import EGraph, Part
+    from luminal_lab.hlir.graph import OutputSpec
 
+OWN = frozenset({"kernel", "planes"})  # e-nodes of tensors that take any strides
 Strides = tuple[int, ...]
 Layouts = Mapping[int, Strides]  # T-class -> strides; row-major for the others
 
@@ -25,7 +28,9 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
     inputs = [_inputs(part) for part in egraph.parts]
     scattered = [_scattered(part) for part in egraph.parts]
     wanted = [_wanted(part, s) for part, s in zip(egraph.parts, scattered, strict=True)]
-    fixed = {s.name for s in program.hlir.inputs} | {o.name for o in program.hlir.outputs}
+    orders = {o.name: order for o in program.hlir.outputs if (order := _order(o)) is not None}
+    fixed = {s.name for s in program.hlir.inputs}
+    fixed |= {o.name for o in program.hlir.outputs if o.name not in orders}
     groups = _Groups()
     for inst in program.instances:
         part = egraph.parts[inst.region]
@@ -35,6 +40,19 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
     refused = {groups.of(name) for name in fixed}
     refused |= {groups.of((r, t)) for r, into in enumerate(scattered) for t in into}
     agreed: dict[object, Strides] = {}
+    for inst in program.instances:
+        part = egraph.parts[inst.region]
+        for name, t in part.outputs:
+            order = orders.get(inst.bind.get(name, ""))
+            if order is None:
+                continue
+            strides, group = (
+                strides_of(part.classes[t].shape, order),
+                groups.of((inst.region, t)),
+            )
+            if not _by_kernels(part, t) or agreed.setdefault(group, strides) != strides:
+                refused.add(group)
+            wanted[inst.region][t] = strides
     for r, part in enumerate(egraph.parts):
         for t in {t: None for _, t in part.outputs}:
             group, strides = groups.of((r, t)), wanted[r].get(t)
@@ -50,6 +68,35 @@ def image_layouts(egraph: EGraph) -> tuple[Layouts, ...]:
                 mine[t] = agreed[group]
         out.append(mine)
     return tuple(out)
+
+
+def _order(spec: OutputSpec) -> tuple[int, ...] | None:
+    """The dims of an output, outermost first: None unless it is dense and not row-major."""
+    if spec.stride is None or spec.mutates is not None or spec.aliases is not None:
+        return None
+    numbers = (*spec.shape, *spec.stride)
+    if any(not isinstance(n, int) for n in numbers) or 0 in spec.shape:
+        return None
+    order = sorted(range(len(spec.shape)), key=lambda d: (-spec.stride[d], -spec.shape[d], d))
+    if order == sorted(order):
+        return None
+    meant = strides_of(spec.shape, order)
+    dense = all(
+        a == b or n == 1 for a, b, n in zip(spec.stride, meant, spec.shape, strict=True)
+    )
+    return tuple(order) if dense else None
+
+
+def _by_kernels(part: Part, t: int) -> bool:
+    """Whether all that makes or reads a tensor are kernels of our own."""
+    if any(e.op not in OWN for e in part.classes[t].nodes):
+        return False
+    return not any(
+        t in e.children and e.op not in OWN
+        for c in part.classes
+        if c.sort == "T"
+        for e in c.nodes
+    )
 
 
 def _inputs(part: Part) -> dict[str, int]:
