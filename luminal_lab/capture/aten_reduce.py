@@ -11,8 +11,6 @@ from luminal_lab.hlir.dtypes import BOOL, I64
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import Scalar
 
-CUMULATIVE_LIMIT = 4096  # a scan as a masked sum is quadratic; beyond it, ATen's own is called
-
 Dims = Sequence[int] | int | None
 
 
@@ -107,7 +105,7 @@ def _count_nonzero(call: Call, x: Tensor, over: Dims = None) -> Tensor:
 @lowers("cumsum.default")
 def _cumsum(call: Call, x: Tensor, along: int, *, dtype: Any = None) -> Tensor:
     n = x.shape[x.dim(along)] if x.rank else 1
-    if not isinstance(n, int) or n > CUMULATIVE_LIMIT:
+    if not isinstance(n, int) or n > F.CUMULATIVE_LIMIT:
         raise NoLowering(f"a cumulative sum over {n} elements")
     if call.dtype.is_float and call.dtype.bits < 32:
         raise NoLowering("a 16-bit cumulative sum, which PyTorch rounds at each step")

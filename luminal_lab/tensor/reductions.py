@@ -14,7 +14,6 @@ from luminal_lab.tensor.base import Base, Operand, not_empty
 from luminal_lab.tensor.calls import known_dtype, op, shown
 
 Over = int | Sequence[int] | None
-CUMULATIVE_LIMIT = 4096  # a scan as a masked sum is quadratic; beyond it, ATen's own is called
 
 
 class Reductions(Base):
@@ -134,7 +133,7 @@ class Reductions(Base):
         out = self._counted()
         n = self.shape[self.raw.dim(dim)] if self.rank else 1
         reason = ""
-        if not isinstance(n, int) or n > CUMULATIVE_LIMIT:
+        if not isinstance(n, int) or n > F.CUMULATIVE_LIMIT:
             reason = f"a cumulative sum over {n} elements"
         elif out.is_float and out.bits < 32:
             reason = "a 16-bit cumulative sum, which PyTorch rounds at each step"

@@ -128,9 +128,11 @@ def test_the_size_decides(form: str, far: bool):
     assert not codegen.default_schedule(make(8, 4096), machine).stream
 
 
-def test_arithmetic_and_small_results_are_not_streamed():
+def test_small_results_are_not_streamed():
     machine = Machine()
-    assert not codegen.default_schedule(K.pointwise(4096, 4096), machine).stream  # has an erf
+    assert codegen.default_schedule(
+        K.pointwise(4096, 4096), machine
+    ).stream
     assert not codegen.default_schedule(K.reduce_columns(4096, 4096), machine).stream
     assert codegen.default_schedule(doubled(4096, 4096, F32), machine).stream
 

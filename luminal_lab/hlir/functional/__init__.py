@@ -91,6 +91,7 @@ from luminal_lab.hlir.functional.products import (
     product,
 )
 from luminal_lab.hlir.functional.reductions import (
+    CUMULATIVE_LIMIT,
     amax,
     amin,
     argmax,
@@ -121,6 +122,7 @@ from luminal_lab.hlir.functional.scans import product_over, running
 from luminal_lab.hlir.functional.table import FLOAT_FUNCTIONS, SAME_FUNCTIONS
 
 __all__ = [
+    "CUMULATIVE_LIMIT",
     "FLOAT_FUNCTIONS",
     "INF",
     "LN_2",

@@ -16,6 +16,8 @@ from luminal_lab.hlir.sizes import Size, largest
 from luminal_lab.hlir.tensor import Tensor
 from luminal_lab.hlir.view import out_axis
 
+CUMULATIVE_LIMIT = 256  # a scan as a masked sum is quadratic; beyond it, ATen's own is called
+
 
 def sum_(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """Sum with a float32 accumulator for 16-bit floats; bool must be cast before."""
