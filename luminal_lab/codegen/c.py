@@ -359,9 +359,9 @@ class _Renderer(StatementPrinter):
 
     def _ask(self, loop: Loop, block: Block) -> None:
         """Prefetches of the lines that a later block reads where this step is in its own."""
-        for name, index in loop.ahead if block.size else ():
+        for name, index in loop.ahead:
             each = LINE // self.program.buffers[name].dtype.bytes
-            for at in range(0, block.size, each):
+            for at in range(0, block.size or 0, each):
                 place = self._outer_index(index + at)
                 self.emit(f"ll_ask({self.names.memory(name)} + {place});")
 

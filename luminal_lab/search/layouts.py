@@ -77,7 +77,8 @@ def _order(spec: OutputSpec) -> tuple[int, ...] | None:
     numbers = (*spec.shape, *spec.stride)
     if any(not isinstance(n, int) for n in numbers) or 0 in spec.shape:
         return None
-    order = sorted(range(len(spec.shape)), key=lambda d: (-spec.stride[d], -spec.shape[d], d))
+    steps = spec.stride
+    order = sorted(range(len(spec.shape)), key=lambda d: (-steps[d], -spec.shape[d], d))
     if order == sorted(order):
         return None
     meant = strides_of(spec.shape, order)

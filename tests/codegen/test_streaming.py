@@ -130,9 +130,7 @@ def test_the_size_decides(form: str, far: bool):
 
 def test_small_results_are_not_streamed():
     machine = Machine()
-    assert codegen.default_schedule(
-        K.pointwise(4096, 4096), machine
-    ).stream
+    assert codegen.default_schedule(K.pointwise(4096, 4096), machine).stream
     assert not codegen.default_schedule(K.reduce_columns(4096, 4096), machine).stream
     assert codegen.default_schedule(doubled(4096, 4096, F32), machine).stream
 
