@@ -19,7 +19,7 @@ from luminal_lab.search.seeds import (
 )
 
 BUILD_TIME = 1e-3  # a second at build time, in seconds of a call
-LONGEST = 512  # values of a kernel; as many as the longest has when all sums are stored
+LONGEST = 1024  # values of a kernel; as many as the longest has when all sums are stored
 
 
 @dataclass(frozen=True)

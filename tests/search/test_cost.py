@@ -205,3 +205,14 @@ def test_a_library_product_is_priced_by_its_form():
     assert cost.bound == "compute"
     rectified, curved = (priced(replace(form, act=act)).seconds for act in ("relu", "gelu"))
     assert cost.seconds < rectified < curved  # one more pass, and then exponentials in it
+
+
+def test_a_library_does_not_like_few_rows():
+    def seconds(rows: int) -> float:
+        names = {n: Buffer(n, s, F32) for n, s in
+                 (("a", (rows, 512)), ("b", (512, 512)), ("c", (rows, 512)))}  # fmt: skip
+        form = GemmForm(((1, 0, 0, 0),), rows, 512, 512, (512, 1), (512, 1), (512, 1))
+        kernel = LibraryKernel("gemm", ("a", "b"), ("c",), names, asdict(form))
+        return kernel_cost(kernel, Machine()).seconds
+
+    assert seconds(16) > seconds(32)
