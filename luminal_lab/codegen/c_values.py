@@ -394,6 +394,11 @@ class ValuePrinter:
             return self._edge(store, t, base, self.index(index, p, texts), p, last)
         if not args and not clamp and (e := self._turned(v, p, store, t)) is not None:
             return e
+        if terms.coefficient(v, p.vector) == 2 and not gathered and self._halves(p):
+            texts = [f"((long){a.code})" for a in args]
+            return self._every_other(
+                store, t, base, self.index(index, p, texts), p, last, clamp
+            )
         named = []
         for a in args:  # lanes of an expression are taken from a variable
             if a.vector and not a.code.isidentifier():
@@ -431,6 +436,40 @@ class ValuePrinter:
                 self.s.emit(f"ll_transpose_{t}({rows});")
             return Expr(f"{self.s.turned[key]}[{p.offsets[a] - first}]", t, True)
         return None
+
+    def _halves(self, p: Point) -> bool:
+        """Whether two vectors within what the lanes span hold every second element of it."""
+        lanes = self.s.program.lanes
+        return not p.count or (isinstance(p.count, int) and 2 * p.count - 1 >= lanes)
+
+    def _every_other(
+        self, store: str, t: str, base: str, index: str, p: Point, end: Dim, clamp: bool
+    ) -> Expr:
+        """Every second element: two vectors, of which lanes are taken in turn.
+
+        The second vector ends where the last lane is, so that nothing beyond it is read. What
+        may cross an end of the buffer is read lane by lane there.
+        """
+        lanes = self.s.program.lanes
+        n = p.count or lanes
+        back = 2 * n - 1 - lanes  # where the second vector begins
+        take = [2 * q if 2 * q < lanes else lanes + 2 * q - back for q in range(n)]
+        take += [0] * (lanes - n)
+        at, name, last = self.s.fresh(), self.s.fresh(), self.long(end)
+        self.s.emit(f"long {at} = {index};")
+        pair = f"ll_ld_{store}({base} + {at}), ll_ld_{store}({base} + {at} + {back})"
+        both = f"__builtin_shufflevector({pair}, {', '.join(map(str, take))})"
+        if not clamp:
+            self.s.emit(f"{TYPES[t][1]} {name} = {both};")
+            return Expr(name, t, True)
+        one = f"ll_get_{store}({base} + ll_clamp({at} + 2*q, {last}))"
+        one = f"-{one}" if t == "b" else one
+        self.s.emit(
+            f"{TYPES[t][1]} {name} = {{}};\n"
+            f"if ({at} >= 0 && {at} + {2 * n - 1} <= {last}) {name} = {both};\n"
+            f"else for (int q = 0; q < {n}; ++q) {name}[q] = {one};"
+        )
+        return Expr(name, t, True)
 
     def _edge(self, store: str, t: str, base: str, index: str, p: Point, end: Dim) -> Expr:
         """A contiguous vector that may cross an end of the buffer."""

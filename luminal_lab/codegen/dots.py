@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from luminal_lab.codegen import terms
+from luminal_lab.codegen import chains, terms
 from luminal_lab.codegen.body import Body, Stmt
 from luminal_lab.codegen.rename import dot_sides
+from luminal_lab.codegen.windows import windows
 from luminal_lab.egraph.values import Value
 from luminal_lab.hlir.dtypes import F32
 from luminal_lab.hlir.sizes import hint
@@ -40,11 +41,14 @@ def products(body: Body, machine: Machine) -> tuple[Product, ...]:
     body = body.tuned
     lanes = machine.vector_bytes // 4
     found = [p for s in body.stmts if (p := _product(s, body, lanes, machine))]
+    on = chains.links(found, body.stmts)
     out = []
     for p in found:
-        joint = [
-            q for q in found if q.stmt.space == p.stmt.space and q.stmt.over == p.stmt.over
-        ]
+        joint = {
+            on.get(q.stmt.name, q.stmt.name)
+            for q in found
+            if q.stmt.space == p.stmt.space and q.stmt.over == p.stmt.over
+        }
         out.append(_fit(p, len(joint), body, lanes, machine))
     return tuple(out)
 
@@ -86,7 +90,7 @@ def _product(s: Stmt, body: Body, lanes: int, machine: Machine) -> Product | Non
     for a in s.over:
         depth *= body.extents[a]
     constant = is_constant(right, body)
-    if rows < 5 and not constant:
+    if rows < 5 and not constant and (rows < 4 or not windows(right, body.extents)):
         return None
     if rows * depth < 64 or body.extents[col] < 4:
         return None

@@ -351,7 +351,7 @@ class Lowering:
         if scope.nest:
             for s in part:
                 if axis in s.over and s.name not in opened:
-                    before.append(self._open(s, scope))
+                    before += self._open(s, scope)
                     opened |= {s.name}
                     folds += self._fold(s, scope)
         elif reducing:
@@ -444,15 +444,18 @@ class Lowering:
         vector = [e for e in scope.nest if e.vector and e.axis in s.space]
         return vector[-1].axis if vector else None
 
-    def _open(self, s: Stmt, scope: Scope) -> Node:
+    def _open(self, s: Stmt, scope: Scope) -> list[Node]:
+        """What a reduction starts with; one that goes on from another starts with that."""
+        if s.target:
+            return []
         lanes = self._lanes_of(s, scope)
         if not lanes:
             self.declare(s)
-            return Init(s.name, identity(s.op, s.dtype), self._vector(s, scope))
+            return [Init(s.name, identity(s.op, s.dtype), self._vector(s, scope))]
         self.declare(s)
         wide = s.name + ".lanes"
         self.shapes[wide] = alloc.Shape(s.dtype, tuple(sorted(s.axes)), (), lanes)
-        return Init(wide, identity(s.op, s.dtype), lanes[0][0])
+        return [Init(wide, identity(s.op, s.dtype), lanes[0][0])]
 
     def _fold(self, s: Stmt, scope: Scope) -> list[Node]:
         lanes = self._lanes_of(s, scope)
@@ -489,7 +492,7 @@ class Lowering:
                 continue
             if s.kind == "reduce":
                 lanes = self._lanes_of(s, scope) if scope.nest else ()
-                name = s.name + ".lanes" if lanes else s.name
+                name = s.name + ".lanes" if lanes else s.target or s.name
                 dot = s.name in self.products
                 out.append(Accumulate(name, s.op, s.value, vector, dot))  # type: ignore[arg-type]
                 continue

@@ -112,10 +112,11 @@ def _joins(
         q = g.product
         if q is None:
             return False
-        same = (q.row, q.col, s.space) == (p.row, p.col, g.stmts[0].space)
-        if not same or s.over != g.stmts[0].over:
+        if any(s.target == t.name for t in g.stmts):
+            return True  # it goes on from that one
+        if not fits(q, p):
             return False
-        joint = sum(1 for t in g.stmts if t.kind == "reduce") + 1
+        joint = sum(1 for t in g.stmts if t.kind == "reduce" and not t.target) + 1
         room = {32: 28, 16: 13}.get(low.machine.registers, low.machine.registers - 4)
         return joint * q.rows_tile * (q.cols_tile // low.lanes) <= room
     if g.product is not None:
@@ -134,6 +135,16 @@ def _joins(
     return bool(shared) or not loops
 
 
+def fits(p: Product, q: Product) -> bool:
+    """Whether two products have the same loops, so that one nest can hold both."""
+    return (p.row, p.col, p.stmt.space, p.stmt.over) == (
+        q.row,
+        q.col,
+        q.stmt.space,
+        q.stmt.over,
+    )
+
+
 def _loops(s: Stmt, scope: Scope, low: Lowering) -> set[str]:
     return {a for a in s.space if scope.step(a, low.hints) > 1 and low.hints[a] > 1}
 
@@ -149,7 +160,8 @@ def _product_order(g: Group, low: Lowering) -> list[Entry]:
     order.append(Entry(p.col, p.cols_tile, "inner", True))
     order += [Entry(a, 1, "inner") for a in row_axes(p, first.axes)]
     order.append(Entry(p.row, p.rows_tile, "inner"))
-    order += [Entry(a, 1, "inner") for a in first.over]
+    over = dict.fromkeys(a for s in g.stmts if s.kind == "reduce" for a in s.over)
+    order += [Entry(a, 1, "inner") for a in over]
     return order
 
 

@@ -7,11 +7,11 @@ lets a product write its result once, at the end of its tile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from luminal_lab.codegen import analysis, terms
+from luminal_lab.codegen import analysis, chains, nests, terms
 from luminal_lab.codegen.body import Stmt
 from luminal_lab.codegen.dots import Product, is_constant, products
 from luminal_lab.codegen.terms import ref
@@ -134,6 +134,7 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
     body = replace(low.body, stmts=tuple(stmts))
     found = {p.stmt.name: p for p in products(body, low.machine)}
     tiles = dict(zip(found, low.schedule.tiles))
+    on = _chains(found, stmts, low)
     made: dict[tuple, Value] = {}
     out: list[Stmt] = []
     for s in stmts:
@@ -141,8 +142,9 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
         if p is None:
             out.append(s)
             continue
-        if s.name in tiles:
-            p = replace(p, rows_tile=tiles[s.name][0], cols_tile=tiles[s.name][1])
+        first = on.get(s.name, s.name)  # whose tile it has
+        rows, cols = tiles.get(first, (found[first].rows_tile, found[first].cols_tile))
+        p = replace(p, rows_tile=rows, cols_tile=cols)
         low.products[s.name] = p
         if s.kind == "online":
             right = _stage_right(p, s, out, made, low)
@@ -155,7 +157,18 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
             s,
         )
         out.append(replace(s, values=(terms.op("mul", left, right),)))
+    for second, first in on.items():
+        out = chains.link(out, first, second)
     return out
+
+
+def _chains(
+    found: Mapping[str, Product], stmts: Sequence[Stmt], low: Lowering
+) -> dict[str, str]:
+    """The products that go on from others; none that a shared loop goes through."""
+    serial = {a for a, _ in low.schedule.serial}
+    free = [p for p in found.values() if not serial & p.stmt.space]
+    return chains.links(free, stmts)
 
 
 def _far_first(v: Value, over: tuple[str, ...]) -> tuple[str, ...]:
@@ -287,10 +300,13 @@ def keep_results(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
     is written is the largest elementwise term through which all readers see the product.
     """
     for name in [s.name for s in stmts if s.name in low.products and s.kind == "reduce"]:
-        at = next(k for k, s in enumerate(stmts) if s.name == name)
-        product = stmts[at]
+        product = next(s for s in stmts if s.name == name)
+        at = max(k for k, s in enumerate(stmts) if name in (s.name, s.target))
         readers = [s for s in stmts if name in s.reads()]
-        if all(s.kind in ("set", "store") and s.space == product.axes for s in readers):
+        if all(
+            s.kind in ("set", "store") and s.space == product.axes and _beside(product, s, low)
+            for s in readers
+        ):
             continue
         if (
             all(s.kind == "online" for s in readers)
@@ -307,6 +323,12 @@ def keep_results(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
         keeper = Stmt(kept, "set", (term,), term.dtype, term.free)
         stmts = [*stmts[: where + 1], keeper, *stmts[where + 1 :]]
     return stmts
+
+
+def _beside(product: Stmt, reader: Stmt, low: Lowering) -> bool:
+    """Whether all products that a statement reads can be in one nest with this one."""
+    others = [n for n in reader.reads() if n in low.products and n != product.name]
+    return all(nests.fits(low.products[product.name], low.products[n]) for n in others)
 
 
 def _cover(v: Value, readers: Sequence[Stmt], axes: frozenset[str]) -> Value:

@@ -50,6 +50,10 @@ ROWS = 8  # rows that a thread works on at once
 OVERLAP = 0.3  # part of the shorter of compute and traffic that is not hidden by the longer
 NESTED_DOT = 0.5  # rate of a product whose result feeds another product in the same kernel
 ROW_DOT = 0.35  # rate of a product over whose result the same kernel reduces: kept row by row
+FEW_ROWS = 5.0  # rows of a product at which its register tiles reach half of the rate
+# Vector operations per point of a sum of products that is none of matrices since a choice is in
+# between: it has no register tile, adds to memory, and asks at each point.
+BEHIND_A_CHOICE = 8.0
 CHOSEN = 30.0  # how many times the arithmetic of sums with tables that are not written out
 GATHERED = (
     64.0  # vector operations per element that is read across memory in what is written out
@@ -300,7 +304,7 @@ class _Body:
         m, n = t.sides
         k = length or self.extents[t.axis]
         small = min(m, n)
-        return k / (k + 8.0) * small / (small + 10.0) * min(1.0, max(m, n) / 16)
+        return k / (k + 8.0) * small / (small + FEW_ROWS) * min(1.0, max(m, n) / 16)
 
     def _around(self) -> frozenset[str]:
         """Output axes that no product has: they are looped around the products."""
@@ -340,6 +344,7 @@ class _Body:
             )
         users = self._dot_operands()
         packed = self._packed(users)
+        staged = self._staged(users)
         products = {t.args[0] for t in self.dots if t.kind == RED}
         hoisted = self._hoisted()
         again_of: dict[int, float] = {}
@@ -360,7 +365,7 @@ class _Body:
                 again = again_of[t.space] = self._recompute(t, hoisted)
             if kind == PLAIN:
                 if t not in products:
-                    points = t.points * (times * again)
+                    points = (t.image if t in staged else t.points) * (times * again)
                     if t.innermost and not t.depth:
                         points /= self._lanes_used(t)
                     self._vector(t, t.weight * points)
@@ -368,11 +373,12 @@ class _Body:
                 memory.load(t, mine, self._row_bytes(t, mine), again)
                 gathered = self.tables and not t.innermost & self.out_innermost
                 weight = GATHERED if gathered and t.free >= self.out_innermost else t.weight
-                self._vector(t, weight * (t.points * (times * again)))
+                points = t.image if t in staged else t.points
+                self._vector(t, weight * (points * (times * again)))
             elif kind != ON_AXES:
                 self._arithmetic(t, times * again, mine, shared)
             if t in users and kind != LOAD and t not in self.dots:
-                self._vector(t, STAGED * t.points * again)
+                self._vector(t, STAGED * t.image * again)
             if t.args:
                 for context in mine:
                     for a, inner in t.passed.get(context) or t.passes(context):
@@ -409,6 +415,17 @@ class _Body:
         out: set[Term] = set()
         for t in self.dots:
             out.update(t.factors or ())
+        return out
+
+    def _staged(self, users: set[Term]) -> set[Term]:
+        """What is computed once per element of an operand of a product, not once per window."""
+        out: set[Term] = set()
+        stack = [t for t in users if t.image < t.points]
+        while stack:
+            t = stack.pop()
+            if t not in out and t.axis is None:
+                out.add(t)
+                stack += t.args
         return out
 
     def _packed(self, users: set[Term]) -> set[Term]:
@@ -501,6 +518,8 @@ class _Body:
             self._dot(t, 2 * inner)
         else:
             each = MAXIMUM if t.value.attrs[0] == "max" else t.args[0].terms
+            if t.hidden:
+                each = BEHIND_A_CHOICE
             self._vector(t, each * (inner / self._lanes_used(t.args[0]) + t.fold * points))
 
     def _lanes_used(self, t: Term) -> float:

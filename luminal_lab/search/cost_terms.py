@@ -40,6 +40,8 @@ class Term(Node):
 
     Attributes:
         points: Number of points of its free axes.
+        image: How many of them differ, where what it reads has fewer elements: neighbouring
+            windows see the same.
         bytes: Of one element.
         wide: Its elements' width against four bytes, at least 1.
         space: Number of its pair of free axes and element size, see `Terms.spaces`.
@@ -47,6 +49,7 @@ class Term(Node):
         depth: For each axis, how many reductions over it are nested in it.
         inline: Vector operations to compute one element from memory, everything inlined.
         work: Of all its points.
+        hidden: Whether it sums products with the form of a matrix product behind a choice.
         innermost: The axes along which tensors that it reads are contiguous.
         reads: The buffers that it depends on.
         kind: How its arithmetic is counted.
@@ -66,7 +69,8 @@ class Term(Node):
     """
 
     __slots__ = (
-        "axis", "bytes", "depth", "factors", "fold", "free", "inline", "innermost",
+        "axis", "bytes", "depth", "factors", "fold", "free", "hidden", "image", "inline",
+        "innermost",
         "kind", "masked", "op", "passed", "points", "products", "reads", "sides", "space",
         "span", "streamed", "sums", "terms", "weight", "wide", "work",
     )  # fmt: skip
@@ -74,6 +78,7 @@ class Term(Node):
     op: str
     free: frozenset[str]
     points: float
+    image: float
     bytes: int
     wide: float
     space: int
@@ -89,6 +94,7 @@ class Term(Node):
     factors: tuple[Term, Term] | None
     sides: tuple[float, float] | None
     sums: bool
+    hidden: bool
     products: frozenset[Term]
     streamed: Sequence[Term]
     masked: bool
@@ -216,12 +222,21 @@ class Terms:
         if v.op == "load":
             t.reads = reads | {v.attrs[0]}
         t.passed = {}
+        t.image = self._image(t, buffers)
         self._nested(t)
         self._contiguous(t, buffers)
         self._priced(t)
         self._product(t)
         t.masked = t.axis is not None and self._is_masked(v, t.axis)
         return t
+
+    def _image(self, t: Term, buffers: Mapping[str, Buffer]) -> float:
+        if t.op == "load":
+            return min(t.points, float(buffers[t.value.attrs[0]].numel))
+        whole = [a for a in t.args if a.free == t.free and a.reads]
+        if t.axis is not None or not whole:
+            return t.points
+        return min(t.points, max(a.image for a in whole))
 
     def _nested(self, t: Term) -> None:
         if t.axis is None and len(t.args) == 1:
@@ -281,6 +296,7 @@ class Terms:
 
     def _product(self, t: Term) -> None:
         t.factors, t.sides, t.sums, t.streamed = None, None, False, ()
+        t.hidden = t.op == "red" and self._is_hidden(t.args[0])
         if t.axis is None:
             return
         t.factors = _factors(t)
@@ -296,6 +312,19 @@ class Terms:
                     t.products |= {t}
         added = t.op == "red" and t.value.attrs[0] == "add"
         t.sums = t.sides is not None or (added and t.args[0].sums)
+
+    def _is_hidden(self, t: Term) -> bool:
+        """A sum of choices whose one branch is a product of what lies along different axes."""
+        if t.op == "red" and t.value.attrs[0] == "add":
+            return t.hidden
+        if t.op != "select" or t.args[0].reads:
+            return False
+        for a in t.args[1:]:
+            if a.op == "mul":
+                x, y = a.args
+                if min(self.points(x.free - y.free), self.points(y.free - x.free)) >= 4:
+                    return True
+        return False
 
     def _is_masked(self, v: Value, axis: str) -> bool:
         score = v.args[0]
