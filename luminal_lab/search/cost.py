@@ -304,7 +304,28 @@ class _Body:
         m, n = t.sides
         k = length or self.extents[t.axis]
         small = min(m, n)
-        return k / (k + 8.0) * small / (small + FEW_ROWS) * min(1.0, max(m, n) / 16)
+        rate = k / (k + 8.0) * small / (small + FEW_ROWS) * min(1.0, max(m, n) / 16)
+        return rate * self._columns_used(t)
+
+    def _columns_used(self, t: Term) -> float:
+        """The part of the lanes of a product that hold results.
+
+        Lanes are points of the axis along which the result is contiguous; those of an operand
+        that is seen through windows are not one loop with their neighbours. Where the result is
+        contiguous along an axis that both operands have, lanes are stored one by one.
+        """
+        assert t.factors is not None
+        a, b = t.factors
+        lanes = self.machine.lanes(t.bytes)
+        for side, other in ((a, b), (b, a)):
+            own = side.free - other.free - {t.axis}
+            inner = own & self.out_innermost
+            if not inner:
+                continue
+            windowed = side.image < side.points
+            n = max(self.extents[x] for x in inner) if windowed else self.known.points(own)
+            return n / (math.ceil(n / lanes) * lanes)
+        return 1.0 / lanes if t.free & self.out_innermost else 1.0
 
     def _around(self) -> frozenset[str]:
         """Output axes that no product has: they are looped around the products."""
@@ -516,7 +537,7 @@ class _Body:
         inner = self.known.points(t.args[0].free | bound) * times
         if t in self.dots:
             self._dot(t, 2 * inner)
-        else:
+        elif not t.sums:  # sums over a product are one product
             each = MAXIMUM if t.value.attrs[0] == "max" else t.args[0].terms
             if t.hidden:
                 each = BEHIND_A_CHOICE
