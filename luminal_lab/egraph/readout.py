@@ -21,7 +21,7 @@ from luminal_lab.egraph.library import (
     library_form,
     shipped_kernels,
 )
-from luminal_lab.egraph.planes import plane_axes, planes_outermost
+from luminal_lab.egraph.planes import plane_axes, planes_outermost, window_axes
 from luminal_lab.egraph.rulebook import RuleInfo
 from luminal_lab.egraph.steps import is_gathered
 from luminal_lab.egraph.values import BINDERS, numbers_text
@@ -60,14 +60,32 @@ class _Reader:
     ) -> tuple[int, ...] | None:
         """The order of dims of a tensor that is seen through windows."""
         if self.axes_of_planes is None:
-            # Masks compare expressions like j - i too; what they say lies nowhere.
-            reads = [*self.tables.get("Load", ()), *self.tables.get("LoadAt", ())]
-            maps = [self.index(text) for text in dict.fromkeys(row[1] for row in reads)]
-            self.axes_of_planes = plane_axes(maps, self.encoding.extents)
+            self.axes_of_planes = self._planes()
         if not self.axes_of_planes or len(shape) != len(index):
             return None
         maps = tuple(self.encoding.indices.values())
         return planes_outermost(index, shape, self.axes_of_planes, maps)
+
+    def _planes(self) -> frozenset[str]:
+        """The axes of all windows, and those along which is stored what a window slides over.
+
+        A window that skips points has other axes than the tensor that it slides over.
+        """
+        # Masks compare expressions like j - i too; what they say lies nowhere.
+        reads = [*self.tables.get("Load", ()), *self.tables.get("LoadAt", ())]
+        extents = self.encoding.extents
+        maps = [self.index(text) for text in dict.fromkeys(row[1] for row in reads)]
+        found = set(plane_axes(maps, extents))
+        seen: dict[int, set[int]] = {}  # dims of tensors that windows slide over
+        for tensor, text in dict.fromkeys((row[0], row[1]) for row in reads):
+            for d, i in enumerate(self.index(text)):
+                if len(i.terms) > 1 and window_axes(i, extents):
+                    seen.setdefault(tensor, set()).add(d)
+        for _, text, tensor in self.tables.get("Kernel", ()):
+            index = self.index(text)
+            for d in seen.get(tensor, ()):
+                found |= index[d].axes
+        return frozenset(found)
 
     def read_index_terms(self) -> None:
         """The index expression of each e-class of sort Ix (they are never united)."""
