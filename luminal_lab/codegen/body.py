@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from luminal_lab.codegen import terms
+from luminal_lab.codegen.ranges import by_ranges
 from luminal_lab.codegen.rename import alpha_rename
 from luminal_lab.codegen.tables import Written, chosen, has_tables, written_out
 from luminal_lab.codegen.terms import const, ref, tuned
@@ -131,10 +132,16 @@ def statements(kernel: Kernel, write_out: bool = True) -> Body:
 
     Arguments:
         kernel: What to compute.
-        write_out: Whether to write out what is made of tables (see `tables.py`).
+        write_out: Whether to write out what is made of tables (see `tables.py`), and by ranges
+            what chooses by its place (see `ranges.py`).
     """
     extents = dict(kernel.extents)
     values = list(kernel.values())
+    parts = by_ranges(kernel, extents) if write_out else None
+    if parts is not None:
+        values = [w.value for some in parts for w in some]
+        values = _simplify(values, kernel.buffers, extents)
+        return _statements(kernel, values, extents, parts)
     values = _simplify(values, kernel.buffers, extents)
     if has_tables(values):
         return _with_tables(kernel, values, extents, write_out)

@@ -368,6 +368,7 @@ class _Body:
         staged = self._staged(users)
         products = {t.args[0] for t in self.dots if t.kind == RED}
         hoisted = self._hoisted()
+        shares = self._shares(place)
         again_of: dict[int, float] = {}
         shared: set[tuple] = set()
         memory = _Memory(self)
@@ -384,6 +385,7 @@ class _Body:
             again = again_of.get(t.space)
             if again is None:
                 again = again_of[t.space] = self._recompute(t, hoisted)
+            again *= shares[n]
             if kind == PLAIN:
                 if t not in products:
                     points = (t.image if t in staged else t.points) * (times * again)
@@ -411,6 +413,31 @@ class _Body:
             else:  # the rest of the destination stays where it is, or is copied by the plan
                 memory.store(self.known.points(frozenset(out.axes)) * buffer.dtype.bytes)
         return self._total(memory)
+
+    def _shares(self, place: Mapping[Term, int]) -> list[float]:
+        """The part of its points at which each term is needed.
+
+        Where results are something else in each part of an axis, each part has its own store.
+        """
+        out = [1.0] * len(self.terms)
+        cuts = [t.branches[0] for t in self.terms if t.branches is not None]
+        axes = frozenset[str]().union(*(c for c in cuts if c <= self.out_set))
+        if not axes:
+            return out
+        # What does not depend on these axes is computed once, not for each point of a part.
+        out = [0.0 if t.free & axes else 1.0 for t in self.terms]
+        for t in self.known.of(self.kernel.values(), self.kernel.buffers):
+            out[place[t]] = 1.0
+        for n in range(len(self.terms) - 1, -1, -1):
+            t, mine = self.terms[n], out[n]
+            cut = t.branches if t.branches and t.branches[0] <= self.out_set else None
+            for k, a in enumerate(t.args):
+                at = place[a]
+                if cut is not None and k:
+                    out[at] = min(1.0, out[at] + mine * cut[k])
+                else:
+                    out[at] = max(out[at], mine)
+        return out
 
     def _row_axes(self, contexts: set[Context]) -> frozenset[str]:
         """The axes on whose phase the contexts disagree."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from luminal_lab.egraph.choices import cut
 from luminal_lab.egraph.values import BINDERS, Buffer, Value, numbers_of, postorder
 from luminal_lab.search.canonical import Node
 from luminal_lab.search.machine import Machine
@@ -39,6 +40,8 @@ class Term(Node):
     """A value and its properties.
 
     Attributes:
+        branches: Of a choice by place: the axes that it depends on, and the shares of their
+            points at which either branch is chosen; None for others.
         points: Number of points of its free axes.
         image: How many of them differ, where what it reads has fewer elements: neighbouring
             windows see the same.
@@ -69,14 +72,15 @@ class Term(Node):
     """
 
     __slots__ = (
-        "axis", "bytes", "depth", "factors", "fold", "free", "hidden", "image", "inline",
-        "innermost",
+        "axis", "branches", "bytes", "depth", "factors", "fold", "free", "hidden", "image",
+        "inline", "innermost",
         "kind", "masked", "op", "passed", "points", "products", "reads", "sides", "space",
         "span", "streamed", "sums", "terms", "weight", "wide", "work",
     )  # fmt: skip
 
     op: str
     free: frozenset[str]
+    branches: tuple[frozenset[str], float, float] | None
     points: float
     image: float
     bytes: int
@@ -223,6 +227,7 @@ class Terms:
             t.reads = reads | {v.attrs[0]}
         t.passed = {}
         t.image = self._image(t, buffers)
+        t.branches = self._branches(v) if v.op == "select" else None
         self._nested(t)
         self._contiguous(t, buffers)
         self._priced(t)
@@ -237,6 +242,10 @@ class Terms:
         if t.axis is not None or not whole:
             return t.points
         return min(t.points, max(a.image for a in whole))
+
+    def _branches(self, v: Value) -> tuple[frozenset[str], float, float] | None:
+        found = cut(v.args[0], self.extents)
+        return None if found is None else (found.axes, found.share, 1.0 - found.share)
 
     def _nested(self, t: Term) -> None:
         if t.axis is None and len(t.args) == 1:

@@ -270,8 +270,8 @@ def seed_genomes(space: Space, weights: Weights) -> list[Genome]:
 
     1. Whole sums stored and what is read through windows, cheapest members given that; left out
        where it is the next.
-    2. As 1 and as 6, with the members that the program itself wrote: laws of arithmetic are then
-       taken up one by one, where they pay.
+    2. As 1 and as 6, with the members that the program itself wrote: laws of arithmetic are
+       then taken up one by one, where they pay.
     3. Every HLIR reduction stored, cheapest members given that.
     4. The same tensors stored where they still are read, but members chosen as if nothing were,
        and online reductions wherever a law made one.
