@@ -165,25 +165,46 @@ def _work(v: Value, extents: Mapping[str, Dim]) -> float:
 
 
 def _decided(v: Value, by: Mapping[str, Index], extents: Mapping[str, Dim]) -> Value:
-    """A term within one part: conditions that hold throughout, or nowhere, are decided."""
+    """A term within one part: conditions that hold throughout, or nowhere, are decided.
 
-    def step(old: Value, args: tuple[Value, ...]) -> Value:
-        if old.op == "load":
-            index = tuple(i.substitute(by, extents) for i in old.attrs[1])
-            return terms.remake(old, args, (old.attrs[0], index, *old.attrs[2:]))
-        if old.op == "iota":
-            return terms.remake(old, args, (old.attrs[0].substitute(by, extents),))
-        if old.op == "lessthan" and (known := _known(args, extents)) is not None:
-            return const(known, BOOL)
-        if old.op == "select" and args[0].op == "const":
-            return args[1] if args[0].attrs[0] else args[2]
-        if old.op in ("mul", "add") and old.dtype is BOOL:
-            for a, b in (args, args[::-1]):
-                if a.op == "const":
-                    return b if bool(a.attrs[0]) is (old.op == "mul") else a
-        return old if args == old.args else terms.remake(old, args)
+    Arguments:
+        v: The term.
+        by: What stands for axes where they are free; a reduction may bind the same name.
+        extents: Of all axes.
+    """
+    memo: dict[tuple[Value, frozenset[str]], Value] = {}
 
-    return terms.rewrite([v], step)[0]
+    def go(old: Value, names: frozenset[str]) -> Value:
+        names &= old.free
+        if not names:
+            return old
+        found = memo.get((old, names))
+        if found is None:
+            args = tuple(go(a, names) for a in old.args)
+            here = {a: by[a] for a in names}
+            found = memo[old, names] = _step(old, args, here, extents)
+        return found
+
+    return go(v, frozenset(by))
+
+
+def _step(
+    old: Value, args: tuple[Value, ...], by: Mapping[str, Index], extents: Mapping[str, Dim]
+) -> Value:
+    if old.op == "load":
+        index = tuple(i.substitute(by, extents) for i in old.attrs[1])
+        return terms.remake(old, args, (old.attrs[0], index, *old.attrs[2:]))
+    if old.op == "iota":
+        return terms.remake(old, args, (old.attrs[0].substitute(by, extents),))
+    if old.op == "lessthan" and (known := _known(args, extents)) is not None:
+        return const(known, BOOL)
+    if old.op == "select" and args[0].op == "const":
+        return args[1] if args[0].attrs[0] else args[2]
+    if old.op in ("mul", "add") and old.dtype is BOOL:
+        for a, b in (args, args[::-1]):
+            if a.op == "const":
+                return b if bool(a.attrs[0]) is (old.op == "mul") else a
+    return old if args == old.args else terms.remake(old, args)
 
 
 def _known(args: tuple[Value, ...], extents: Mapping[str, Dim]) -> bool | None:

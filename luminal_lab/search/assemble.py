@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from luminal_lab.egraph.values import Buffer, Kernel, KernelOutput, Origin, ScatterTo, Value
 from luminal_lab.errors import SearchError
 from luminal_lab.hlir.index import Index
+from luminal_lab.hlir.sizes import hint
 from luminal_lab.hlir.view import out_axis
 from luminal_lab.search.candidate import BufferKind, Call, Candidate, LibraryKernel
 from luminal_lab.search.canonical import Canonical, canonical
@@ -86,6 +88,7 @@ class RegionKernels:
         machine: For predictions.
         variable: Names of region inputs that are not constant in every instance.
         layouts: Strides of the T-classes that do not lie row-major.
+        weights: Bytes of all weights of the program.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class RegionKernels:
         machine: Machine,
         variable: frozenset[str] = frozenset(),
         layouts: Layouts | None = None,
+        weights: int = 0,
     ):
         self.space, self.part, self.machine = space, space.part, machine
         self.layouts = layouts or {}
@@ -107,7 +111,7 @@ class RegionKernels:
         self._made: dict[tuple, _Made] = {}
         self._picks: dict[tuple[int, int], _Pick] = {}
         self._terms: dict[tuple, Term] = {}  # by e-node and arguments: bodies share terms
-        self._costs = CostModel(machine, self.part.extents, self.sized)
+        self._costs = CostModel(machine, self.part.extents, self.sized, weights)
         self._canonical = Canonical()
         self._any_beside = any(cls.beside for cls in self.part.classes)
         self._combined: dict[tuple, tuple[Step, tuple[Step, ...]]] = {}
@@ -417,8 +421,11 @@ class Assembler:
         self.kinds_of_inputs = {
             s.name: "arg" if s.name in mutated else s.kind for s in self.program.hlir.inputs
         }
+        weights = self._weights()
         self.regions = tuple(
-            RegionKernels(Space(part, frozenset(rows)), machine, self._variable(r), rows)
+            RegionKernels(
+                Space(part, frozenset(rows)), machine, self._variable(r), rows, weights
+            )
             for r, (part, rows) in enumerate(zip(egraph.parts, layouts, strict=True))
         )
         self._buffers: dict[tuple, Buffer] = {}
@@ -427,6 +434,13 @@ class Assembler:
         self._inputs: tuple[dict[str, Buffer], dict[str, BufferKind], dict[str, str]] | None = (
             None
         )
+
+    def _weights(self) -> int:
+        hlir = self.program.hlir
+        nodes = [
+            hlir.nodes[s.node] for s in hlir.inputs if self.kinds_of_inputs[s.name] != "arg"
+        ]
+        return sum(hint(math.prod(n.shape)) * n.dtype.bytes for n in nodes)
 
     def buffer(
         self,

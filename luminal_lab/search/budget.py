@@ -40,7 +40,7 @@ class Effort:
 EFFORTS: dict[str, Effort] = {
     "none": Effort(
         evaluations=2000,
-        work=6_000_000,
+        work=3_000_000,
         wider=200,
         kept=16,
         measured=0,

@@ -128,11 +128,19 @@ class CostModel:
         machine: What they run on.
         extents: The extent of each axis; buffers of one name differ in `constant` alone.
         sized: Whether some of them may take sizes.
+        weights: Bytes of all weights of the program: what a run reads between two calls of a
+            kernel, so that its own weights are no nearer than a cache that holds all.
     """
 
-    def __init__(self, machine: Machine, extents: Mapping[str, Any], sized: bool = True):
+    def __init__(
+        self,
+        machine: Machine,
+        extents: Mapping[str, Any],
+        sized: bool = True,
+        weights: int = 0,
+    ):
         self.machine, self.sized = machine, sized
-        self.terms = Terms(machine, resized(dict(extents), hint))
+        self.terms = Terms(machine, resized(dict(extents), hint), weights)
 
     def term(self, value: Value, buffers: Mapping[str, Buffer]) -> Term:
         """The term of a value whose arguments have theirs.
@@ -156,7 +164,7 @@ class CostModel:
         if self.sized and kernel.symbols:
             kernel = _at_hints(kernel)
         if isinstance(kernel, LibraryKernel):
-            return _library_cost(kernel, self.machine)
+            return _library_cost(kernel, self.machine, self.terms.weights)
         if not order:
             order = self.terms.of(postorder(kernel.values()), kernel.buffers)
         return _Body(kernel, order, self.terms).cost()
@@ -170,12 +178,14 @@ def _at_hints(kernel: Kernel | LibraryKernel) -> Any:
     return replace(kernel, buffers=buffers, extents=resized(dict(kernel.extents), hint))
 
 
-def _library_cost(kernel: LibraryKernel, machine: Machine) -> KernelCost:
+def _library_cost(kernel: LibraryKernel, machine: Machine, weights: int = 0) -> KernelCost:
     traffic = float(sum(b.nbytes for b in kernel.buffers.values()))
     rate = machine.bandwidth_for(int(traffic))
     written = sum(kernel.buffers[n].nbytes for n in kernel.writes)
     again = written if rate == machine.bandwidth else 0  # what an ordinary store reads first
     memory = (traffic + again) / rate
+    constant = sum(b.nbytes for b in kernel.buffers.values() if b.constant)
+    memory += constant * (1 / machine.bandwidth_for(max(weights, int(traffic))) - 1 / rate)
     if kernel.routine == "library":
         return _declared_cost(kernel, machine, traffic, memory)
     flops, special = 0.0, 0.0
@@ -645,11 +655,15 @@ class _Memory:
         """Bytes and seconds."""
         reads = sum(self.first.values()) + self.extra
         footprint = int(reads + self.stored)
-        rate = self.body.machine.bandwidth_for(footprint)
+        machine = self.body.machine
+        rate = machine.bandwidth_for(footprint)
+        weights = self.extra + sum(n for b, n in self.first.items() if self.buffers[b].constant)
+        farther = 1 / machine.bandwidth_for(max(footprint, self.body.known.weights)) - 1 / rate
         beyond = rate == self.body.machine.bandwidth
         # an ordinary store reads its line first, from memory when the caches do not hold it
         written = self.stored * (2.0 if beyond and not self._streamed(footprint, rate) else 1.0)
-        return (reads + self.stored + self.bytes_again, (reads + written) / rate + self.again)
+        seconds = (reads + written) / rate + weights * farther + self.again
+        return (reads + self.stored + self.bytes_again, seconds)
 
     def _streamed(self, footprint: int, rate: float) -> bool:
         """Whether code generation sends the results past the caches, by default."""

@@ -164,10 +164,11 @@ class Terms:
     Arguments:
         machine: For what depends on its units.
         extents: The extent of each axis, as numbers.
+        weights: Bytes of all weights of the program; 0 when it is not known.
     """
 
-    def __init__(self, machine: Machine, extents: Mapping[str, int]):
-        self.machine, self.extents = machine, extents
+    def __init__(self, machine: Machine, extents: Mapping[str, int], weights: int = 0):
+        self.machine, self.extents, self.weights = machine, extents, weights
         self.spaces: list[tuple[frozenset[str], int]] = []
         self._terms: dict[Value, Term] = {}
         self._numbers: dict[tuple[frozenset[str], int], int] = {}
