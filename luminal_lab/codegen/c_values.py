@@ -451,7 +451,7 @@ class ValuePrinter:
         may cross an end of the buffer is read lane by lane there.
         """
         lanes = self.s.program.lanes
-        n = p.count or lanes
+        n = int(p.count) or lanes
         back = 2 * n - 1 - lanes  # where the second vector begins
         take = [2 * q if 2 * q < lanes else lanes + 2 * q - back for q in range(n)]
         take += [0] * (lanes - n)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from luminal_lab.codegen.dots import Product
 
 
-def links(products: Sequence[Product], stmts: Sequence[Stmt]) -> dict[str, str]:
-    """Which products go on from which others: names, of the later one and of the first one.
+def links(products: Sequence[Product], stmts: Sequence[Stmt]) -> list[tuple[str, str]]:
+    """Which products go on from which others: pairs (earlier, later), to be linked in turn.
 
     Arguments:
         products: Of a kernel, in statement order.
         stmts: All of its statements.
     """
     found = {p.stmt.name: p for p in products if p.stmt.kind == "reduce"}
-    out: dict[str, str] = {}
+    out: list[tuple[str, str]] = []
     stmts = list(stmts)
     while len(found) > 1:
         pair = _pair(found, stmts)
@@ -36,8 +36,17 @@ def links(products: Sequence[Product], stmts: Sequence[Stmt]) -> dict[str, str]:
             break
         first, second = pair
         stmts = link(stmts, first, second)
-        out[second] = first
+        out.append(pair)
         del found[second]
+    return out
+
+
+def begun_by(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """For each product that goes on from others, the one that begins."""
+    out: dict[str, str] = {}
+    for first, second in pairs:
+        out = {name: first if one == second else one for name, one in out.items()}
+        out[second] = first
     return out
 
 
@@ -112,7 +121,7 @@ def link(stmts: Sequence[Stmt], first: str, second: str) -> list[Stmt]:
 
     out: list[Stmt] = []
     for s in stmts:
-        if s.name == second:
+        if second in (s.name, s.target):  # or what goes on from it
             out.append(replace(s, target=first, after=(*s.after, first)))
         elif second in s.reads():
             values = tuple(terms.rewrite(s.values, step))

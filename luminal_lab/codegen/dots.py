@@ -41,7 +41,7 @@ def products(body: Body, machine: Machine) -> tuple[Product, ...]:
     body = body.tuned
     lanes = machine.vector_bytes // 4
     found = [p for s in body.stmts if (p := _product(s, body, lanes, machine))]
-    on = chains.links(found, body.stmts)
+    on = chains.begun_by(chains.links(found, body.stmts))
     out = []
     for p in found:
         joint = {

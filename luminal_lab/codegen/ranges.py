@@ -9,7 +9,7 @@ the outermost is cut first, and the next one in the part that this leaves undeci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -74,15 +74,15 @@ def _parts(kernel: Kernel, out: KernelOutput, extents: dict[str, Dim]) -> list[W
             else:
                 left = made + left
         if len(done) > 1:
-            work = sum(_work(p.value, names) for p in done)
-            if work < GAIN * _work(out.value, extents):
+            work = _work([p.value for p in done], names)
+            if work < GAIN * _work([out.value], extents):
                 return _apart(done, out, names, extents)
     return [Written(out.value, {})]
 
 
 def _divided(part: _Part, flat: Index, extents: dict[str, Dim]) -> list[_Part]:
     """A part cut along the axis where that saves most; itself where none can be."""
-    best, least = [part], _work(part.value, extents)
+    best, least = [part], _work([part.value], extents)
     axes = {a: x for a, i in part.by.items() for x in i.axes}
     for axis, places in _places(part.value, axes, extents).items():
         spans = list(pairwise([0, *sorted(places), extents[axes[axis]]]))
@@ -101,7 +101,7 @@ def _divided(part: _Part, flat: Index, extents: dict[str, Dim]) -> list[_Part]:
             inner = {axes[axis]: at}
             by = {a: i.substitute(inner, extents) for a, i in part.by.items()}
             made.append(_Part(_decided(part.value, inner, extents), by, part.mine | {axis}))
-        if (work := sum(_work(p.value, extents) for p in made)) < least:
+        if (work := _work([p.value for p in made], extents)) < least:
             best, least = made, work
     return best
 
@@ -150,10 +150,10 @@ def _apart(
     return made
 
 
-def _work(v: Value, extents: Mapping[str, Dim]) -> float:
-    """Operations to compute a term everywhere, each distinct one for each point of its axes."""
+def _work(values: Sequence[Value], extents: Mapping[str, Dim]) -> float:
+    """Operations to compute some terms, each distinct one for each point of its axes."""
     out = 0.0
-    for t in postorder([v]):
+    for t in postorder(values):
         if t.op in ("const", "iota"):
             continue
         free = frozenset().union(t.free, *(a.free for a in t.args))

@@ -134,7 +134,8 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
     body = replace(low.body, stmts=tuple(stmts))
     found = {p.stmt.name: p for p in products(body, low.machine)}
     tiles = dict(zip(found, low.schedule.tiles))
-    on = _chains(found, stmts, low)
+    pairs = _chains(found, stmts, low)
+    on = chains.begun_by(pairs)
     made: dict[tuple, Value] = {}
     out: list[Stmt] = []
     for s in stmts:
@@ -157,14 +158,14 @@ def stage_products(stmts: list[Stmt], low: Lowering) -> list[Stmt]:
             s,
         )
         out.append(replace(s, values=(terms.op("mul", left, right),)))
-    for second, first in on.items():
+    for first, second in pairs:
         out = chains.link(out, first, second)
     return out
 
 
 def _chains(
     found: Mapping[str, Product], stmts: Sequence[Stmt], low: Lowering
-) -> dict[str, str]:
+) -> list[tuple[str, str]]:
     """The products that go on from others; none that a shared loop goes through."""
     serial = {a for a, _ in low.schedule.serial}
     free = [p for p in found.values() if not serial & p.stmt.space]

@@ -444,7 +444,7 @@ class _Body:
             for k, a in enumerate(t.args):
                 at = place[a]
                 if cut is not None and k:
-                    out[at] = min(1.0, out[at] + mine * cut[k])
+                    out[at] = min(1.0, out[at] + mine * (cut[1] if k == 1 else cut[2]))
                 else:
                     out[at] = max(out[at], mine)
         return out
