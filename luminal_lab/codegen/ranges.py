@@ -118,10 +118,17 @@ def _places(
     """
     names = {x: a for a, x in axes.items()}
     out: dict[str, set[int]] = {}
-    for t in postorder([v]):
+    stack, seen = [(v, frozenset(names))], set[tuple[Value, frozenset[str]]]()
+    while stack:
+        t, free = stack.pop()
+        free &= t.free  # a reduction may bind the same name
+        if not free or (t, free) in seen:
+            continue
+        seen.add((t, free))
         found = cut(t, extents)
-        if found is not None and found.axes <= names.keys():
+        if found is not None and found.axes <= free:
             out.setdefault(names[found.axis], set()).update(found.places)
+        stack += [(a, free) for a in t.args]
     return out
 
 
