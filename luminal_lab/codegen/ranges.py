@@ -9,7 +9,7 @@ the outermost is cut first, and the next one in the part that this leaves undeci
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ from luminal_lab.codegen import terms
 from luminal_lab.codegen.tables import Written
 from luminal_lab.codegen.terms import const
 from luminal_lab.egraph.choices import cut
-from luminal_lab.egraph.values import Kernel, KernelOutput, Value, postorder
+from luminal_lab.egraph.values import BINDERS, Kernel, KernelOutput, Value, postorder
 from luminal_lab.hlir.dtypes import BOOL
 from luminal_lab.hlir.index import Index
 from luminal_lab.hlir.sizes import Dim, bounds, is_symbolic
@@ -74,9 +74,10 @@ def _parts(kernel: Kernel, out: KernelOutput, extents: dict[str, Dim]) -> list[W
             else:
                 left = made + left
         if len(done) > 1:
-            work = _work([p.value for p in done], names)
-            if work < GAIN * _work([out.value], extents):
-                return _apart(done, out, names, extents)
+            values = [p.value for p in done]
+            for work in (_work, _outside):  # of sums, which may be most of it, or around them
+                if work(values, names) < GAIN * work([out.value], extents):
+                    return _apart(done, out, names, extents)
     return [Written(out.value, {})]
 
 
@@ -159,8 +160,12 @@ def _apart(
 
 def _work(values: Sequence[Value], extents: Mapping[str, Dim]) -> float:
     """Operations to compute some terms, each distinct one for each point of its axes."""
+    return _sum(postorder(values), extents)
+
+
+def _sum(found: Iterable[Value], extents: Mapping[str, Dim]) -> float:
     out = 0.0
-    for t in postorder(values):
+    for t in found:
         if t.op in ("const", "iota"):
             continue
         free = frozenset().union(t.free, *(a.free for a in t.args))
@@ -169,6 +174,18 @@ def _work(values: Sequence[Value], extents: Mapping[str, Dim]) -> float:
             points *= bounds(extents[a])[1]
         out += points
     return out
+
+
+def _outside(values: Sequence[Value], extents: Mapping[str, Dim]) -> float:
+    """The same but for what reductions do."""
+    found: dict[Value, None] = {}
+    stack = list(values)
+    while stack:
+        t = stack.pop()
+        if t not in found and t.op not in BINDERS:
+            found[t] = None
+            stack += t.args
+    return _sum(found, extents)
 
 
 def _decided(v: Value, by: Mapping[str, Index], extents: Mapping[str, Dim]) -> Value:
