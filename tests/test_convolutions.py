@@ -30,6 +30,12 @@ KINDS = {
     "pointwise": (lambda: nn.Conv2d(24, 40, 1), (1, 24, 9, 9)),
     "pointwise, strided": (lambda: nn.Conv2d(24, 40, 1, stride=2), (1, 24, 9, 9)),
     "grouped": (lambda: nn.Conv2d(32, 64, 3, padding=1, groups=8), (1, 32, 10, 10)),
+    "groups of few channels": (
+        lambda: nn.Conv2d(64, 64, 3, padding=1, groups=16), (1, 64, 12, 17),
+    ),
+    "groups of few, strided": (
+        lambda: nn.Conv2d(64, 64, 3, stride=2, padding=1, groups=16), (1, 64, 23, 34),
+    ),
     "depthwise": (lambda: nn.Conv2d(20, 20, 3, padding=1, groups=20), (1, 20, 14, 14)),
     "depthwise, strided": (
         lambda: nn.Conv2d(20, 40, 5, stride=2, padding=2, groups=20), (1, 20, 13, 14),
@@ -119,6 +125,49 @@ def test_images_lie_with_their_planes_outermost():
     assert any(b.strides is not None and b.strides[1] == 1 for b in images)
     given = [b for n, b in best.buffers.items() if best.kinds[n] in ("arg", "output")]
     assert all(b.strides is None for b in given)
+
+
+def interior(candidate) -> list:
+    """The images between kernels."""
+    temps = [b for n, b in candidate.buffers.items() if candidate.kinds[n] == "temp"]
+    return [b for b in temps if not b.constant and len(b.shape) == 4 and b.shape[-1] > 1]
+
+
+@torch.no_grad()
+def test_windows_that_skip_points_make_images():
+    module = nn.Sequential(
+        nn.Conv2d(3, 16, 1), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Conv2d(16, 8, 1)
+    )
+    x = torch.randn(1, 3, 17, 17)
+    best = ll.search(ll.saturate(ll.capture(module, (x,))), ll.Budget("none")).best
+    assert all(b.strides is not None and b.strides[1] == 1 for b in interior(best))
+    assert error(module, x, best) < 2e-6
+
+
+@torch.no_grad()
+def test_images_lie_alike_in_regions_without_windows():
+    class Mixed(nn.Module):
+        """Branches of one pixel and of windows, side by side."""
+
+        def __init__(self, c: int):
+            super().__init__()
+            self.one, self.reduce = nn.Conv2d(c, 16, 1), nn.Conv2d(c, 8, 1)
+            self.three = nn.Conv2d(8, 16, 3, padding=1)
+
+        def forward(self, x):
+            wide = torch.relu(self.three(torch.relu(self.reduce(x))))
+            return torch.cat([torch.relu(self.one(x)), wide], 1)
+
+    module = nn.Sequential(
+        nn.Conv2d(3, 32, 3), *(Mixed(32) for _ in range(3)), nn.Conv2d(32, 4, 1)
+    )
+    x = torch.randn(1, 3, 18, 18)
+    egraph = ll.saturate(ll.capture(module, (x,)))
+    assert len(egraph.parts) > 2
+    best = ll.search(egraph, ll.Budget("none")).best
+    assert interior(best)
+    assert all(b.strides is not None and b.strides[1] == 1 for b in interior(best))
+    assert error(module, x, best) < 5e-6
 
 
 def test_library_kernels_read_and_write_rows():
