@@ -384,6 +384,16 @@ class _Renderer(StatementPrinter):
         self.blocks, self.origins = saved
         self.close()
 
+    def _points(self, loop: Loop, var: str, start: str, stop: str) -> None:
+        """A loop of a nest over the single points between its bounds."""
+        for bound in loop.lo:
+            start = f"ll_max({start}, {self._outer_index(bound)})"
+        for bound in loop.hi:
+            stop = f"ll_min({stop}, {self._outer_index(bound)})"
+        self.open(f"for (long {var} = {start}; {var} < {stop}; ++{var})")
+        self._scoped(loop, var, Block(var, 1, f"({var} + 1)", 1, 1))
+        self.close()
+
     def _outer_index(self, i: Index) -> str:
         scope = self._printer([])
         return scope.index(i, Point({}))
@@ -396,6 +406,9 @@ class _Renderer(StatementPrinter):
         var = self.names.loop(loop.var)
         size = outer.size if outer else extent
         aligned = outer.aligned if outer else 0
+        if loop.lo or loop.hi:
+            self._points(loop, var, base, outer.end if outer else self._size(extent))
+            return
         if is_symbolic(extent) and not isinstance(size, int):
             end = outer.end if outer else self._size(extent)
             self._ragged(loop, var, base, end, step if aligned % step == 0 else 1)

@@ -374,6 +374,8 @@ class Lowering:
             bodies = [
                 (lo, hi, self._copy(x) if k else x) for k, (lo, hi, x) in enumerate(bodies)
             ]
+        if scope.nest and kind == "inner" and entry.step == 1 and reducing:
+            bodies = [predicates.window(inner, axis, scope, self)]
         out = before
         for lo, hi, stmts in bodies:
             nodes = tuple(self.emit(stmts, rest, child))

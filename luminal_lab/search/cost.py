@@ -256,6 +256,8 @@ class _Body:
         self.out_set = self.frame.whole
         self.out_innermost = self._contiguous_stores()
         self.reductions = [t for t in self.terms if t.axis is not None]
+        # What a window sees beyond an image is left out by the loop's bounds.
+        self.bounds = {t.args[0] for t in self.reductions if t.kind == RED and _edge(t.args[0])}
         tables = [t for t in self.terms if t.op == "table"]
         self.tables = bool(tables)
         short = frozenset[str]().union(*(t.free for t in tables))
@@ -397,7 +399,7 @@ class _Body:
                 again = again_of[t.space] = self._recompute(t, hoisted)
             again *= shares[n]
             if kind == PLAIN:
-                if t not in products:
+                if t not in products and t not in self.bounds:
                     points = (t.image if t in staged else t.points) * (times * again)
                     if t.innermost and not t.depth:
                         points /= self._lanes_used(t)
@@ -671,6 +673,11 @@ class _Memory:
         scattered = any(o.scatter for o in body.kernel.outputs)
         busy = body.dots or body.compute > footprint / rate
         return body.machine.streams(footprint) and not scattered and not busy
+
+
+def _edge(t: Term) -> bool:
+    """Whether a term is chosen by its place, or is a constant."""
+    return t.op == "select" and t.args[0].kind == ON_AXES and t.args[2].op == "const"
 
 
 def _phase(context: Context) -> tuple:

@@ -49,7 +49,20 @@ def shifted(n: int, vocabulary: int, d: int, by: int) -> Kernel:
     return K.kernel([("y", ("i", "j"), v)], {"i": n, "j": d + 3}, buffers)
 
 
+def every_second(m: int, n: int, padded: bool) -> Kernel:
+    """Every second element of rows, from one before them where there is padding."""
+    at = K.A("j") * 2 - padded
+    x = K.load("x", "i", at)
+    if padded:
+        x = K.select(K.less(K.iota(at), K.const(0, I64)), K.const(0.0), x)
+    buffers = [Buffer("x", (m, 2 * n - 1 - padded), F32), Buffer("y", (m, n), F32)]
+    return K.kernel([("y", ("i", "j"), K.add(x, x))], {"i": m, "j": n}, buffers)
+
+
 KERNELS = {
+    "every second element": lambda: every_second(3, 40, False),
+    "every second element, padded": lambda: every_second(3, 40, True),
+    "convolution with a large window": lambda: K.conv(1, 2, 3, 5, 20, pad=3, k=7),
     "convolution": lambda: K.conv(2, 3, 12, 8, 9),
     "convolution without padding": lambda: K.conv(1, 4, 7, 20, 17, pad=0),
     "convolution with wide padding": lambda: K.conv(1, 2, 7, 3, 40, pad=2, k=5),

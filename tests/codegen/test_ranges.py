@@ -130,3 +130,26 @@ def test_every_second_element(n, step):
         lanes = MACHINE.vector_bytes // 4
         text = compiled.source.text
         assert ("__builtin_shufflevector" in text) == (step == 2 and n >= lanes)
+
+
+@pytest.mark.parametrize("kind", ["add", "max"])
+@pytest.mark.parametrize(("n", "m", "step"), [(9, 14, 1), (3, 5, 1), (15, 12, 2)])
+def test_a_large_window_leaves_out_what_lies_beyond_the_image(kind, n, m, step):
+    """Loops over a window's points have the image's edges as bounds."""
+    at_y, at_x = A("y") * step + A("u") - 3, A("x") * step + A("v") - 3
+    inside = K.mul(below(at_y, n), below(at_x, m))
+    for i in (at_y, at_x):
+        inside = K.mul(inside, K.less(K.const(-1, I64), K.iota(i)))
+    image = K.load("x", at_y, at_x, "c")
+    value = K.mul(image, K.load("w", "u", "v", "c")) if kind == "add" else image
+    chosen = K.select(inside, value, K.const(0.0 if kind == "add" else -K.INF))
+    value = K.red(kind, "u", K.red(kind, "v", chosen))
+    out = ((n + 5 - 6) // step + 1, (m + 5 - 6) // step + 1)
+    buffers = [Buffer("x", (n, m, 40), F32), Buffer("w", (7, 7, 40), F32, constant=True)]
+    buffers.append(Buffer("y", (*out, 40), F32))
+    extents = {"y": out[0], "x": out[1], "c": 40, "u": 7, "v": 7}
+    kernel = K.kernel([("y", ("y", "x", "c"), value)], extents, buffers)
+    stores(kernel)
+    text = codegen.lower(kernel, None, MACHINE).text()
+    assert text.count(" from ") == 2
+    assert "iota" not in text
