@@ -25,6 +25,8 @@ from luminal_lab.errors import ScheduleError
 from luminal_lab.search.machine import Machine
 
 FEW, MANY = 1 << 10, 1 << 13  # points of the rows that a task takes: asked for ahead, or not
+TASKS = 2  # blocks of a product for each thread, at least
+NEAR = 1.5  # how many times the second-level cache the rows of a block may take
 COLUMN_ROWS = 64  # rows of a block that is read twice, with the vector along its columns
 
 Keep = Literal["output", "scratch", "recompute"]
@@ -279,6 +281,8 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
         grid.append((a, 1))
         tasks *= extents[a]
     wanted = 8 * machine.threads
+    if row in ordered and col in ordered and tasks == 1 and not online_axes(body):
+        return tuple(_blocks(body, last, machine))
     if row in ordered:
         n, mr = extents[row], last.rows_tile
         depth = analysis.points(last.stmt.over, extents)
@@ -303,6 +307,46 @@ def _dot_grid(body: Body, dots: tuple[Product, ...], ordered: list[str], machine
         if block < n:
             grid.append((col, block))
     return tuple((a, min(b, max(extents[a], 1))) for a, b in grid)
+
+
+def _blocks(body: Body, p: Product, machine: Machine) -> list[tuple[str, int]]:
+    """Blocks of rows and columns: of the ways to make enough tasks, the one that reads least.
+
+    A task reads its rows and its columns' panels; each panel meets all rows of the task, which
+    should stay in the second-level cache.
+    """
+    n, m = body.extents[p.row], body.extents[p.col]
+    depth = analysis.points(p.stmt.over, body.extents)
+    best: tuple[float, int, int] | None = None
+    rows = -(-n // p.rows_tile)  # in tiles
+    cols = -(-m // p.cols_tile)
+    for r in range(1, rows + 1):
+        high = -(-rows // r)
+        if r > 1 and high == -(-rows // (r - 1)):
+            continue  # the same blocks
+        near = high * p.rows_tile * depth * 4 <= NEAR * machine.l2
+        if not near and high > 1:
+            continue
+        for c in range(1, cols + 1):
+            wide = -(-cols // c)
+            made = -(-rows // high) * -(-cols // wide)
+            if made < TASKS * machine.threads and (high > 1 or wide > 1):
+                continue
+            rounds = -(-made // machine.threads)  # blocks of the busiest thread
+            uneven = 1 + 0.5 * machine.threads / made
+            read = uneven * rounds * (high * p.rows_tile + wide * p.cols_tile)
+            if best is None or read < best[0]:
+                best = (read, high, wide)
+            if made >= 4 * TASKS * machine.threads:
+                break
+    assert best is not None
+    _, high, wide = best
+    grid = []
+    if high < rows or wide >= cols:
+        grid.append((p.row, min(high * p.rows_tile, n)))
+    if wide < cols:
+        grid.append((p.col, wide * p.cols_tile))
+    return grid
 
 
 def _image_grid(
@@ -377,6 +421,12 @@ def neighbours(
                     tiles = (*schedule.tiles[:k], other, *schedule.tiles[k + 1 :])
                     out.append(replace(schedule, tiles=tiles))
         for k, (axis, block) in enumerate(schedule.grid):
+            if axis == dots[-1].col and block % dots[-1].cols_tile == 0:
+                panel = dots[-1].cols_tile
+                for other in (block * 2, block // 2 // panel * panel):
+                    if panel <= other <= body.extents[axis] and other != block:
+                        grid = (*schedule.grid[:k], (axis, other), *schedule.grid[k + 1 :])
+                        out.append(replace(schedule, grid=grid))
             if axis == dots[-1].row and block > 1:
                 for other in (block * 2, max(1, block // 2)):
                     if other <= body.extents[axis]:
