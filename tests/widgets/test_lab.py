@@ -166,7 +166,106 @@ def test_the_keyboard_reaches_the_graph(notebook: Any) -> None:
     page.wait_for_selector("aside >> text=Exp2 (unary) >> visible=true")
 
 
+ACTIVE = """([css, text]) => {
+  const e = document.activeElement;
+  const said = [e.getAttribute("aria-label"), e.title, e.textContent].join(" ");
+  return e.matches(css) && said.includes(text);
+}"""
+
+
+def reach(page: Any, css: str, text: str = "") -> None:
+    """Press Tab until what has the focus is such an element."""
+    for _ in range(200):
+        if page.evaluate(ACTIVE, [css, text]):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not reach {css} {text!r}")
+
+
+def turn(page: Any, title: str) -> None:
+    """From a bar of tabs that is reached by Tab, to one of its tabs by arrows."""
+    bar = ".ll-panel .lm-TabBar-tab"
+    for _ in range(40):
+        reach(page, bar)
+        names = page.evaluate(
+            "() => [...document.activeElement.parentElement.children].map(e => e.textContent)"
+        )
+        if title in names:
+            break
+        page.keyboard.press("Tab")
+    for _ in range(len(names)):
+        if page.evaluate(ACTIVE, [bar, title]):
+            break
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+
+
+def test_every_panel_by_the_keyboard_alone(browser: Any, lab: str) -> None:
+    """No click after the cell has been run: from running all stages to saving a session."""
+    page = browser.new_page(viewport={"width": 1300, "height": 1100})
+    page.set_default_timeout(90_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda e: errors.append(str(e)))
+    page.goto(f"{lab}/doc/tree/bench.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook-cell")
+    page.wait_for_timeout(2500)
+    page.click(".jp-Notebook-cell .cm-content >> nth=0")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".ll-graph [data-key]")
+    reach(page, "button", "Saturate, search, build and profile")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=Timeline of a run")
+
+    turn(page, "Model")
+    reach(page, "svg.canvas")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".ll-graph .node.chosen >> visible=true")
+    turn(page, "E-graph")
+    page.wait_for_selector("text=rules made e-nodes >> visible=true")
+    turn(page, "Forms of a node")
+    page.wait_for_selector("text=as captured >> visible=true")
+    turn(page, "Search")
+    reach(page, ".ll-table .rows")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".ll-table tbody tr[aria-selected=true] >> visible=true")
+    turn(page, "Candidate")
+    reach(page, "svg.canvas")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".ll-graph .node.chosen >> visible=true")
+    reach(page, "button", "Compile it to one library")  # another row was chosen
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=compilation: done")
+    turn(page, "Kernels")
+    turn(page, "Edit by hand")
+    reach(page, "textarea")
+    page.keyboard.press("Tab")  # it is left as it was entered
+    reach(page, "button", "Compile, verify, time")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=kernel trial: done")
+    turn(page, "Profile")
+    reach(page, "button", "PyTorch")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=comparison: done")
+    turn(page, "Compare")
+    reach(page, "button", "Save session")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=saved")
+    assert not errors
+    page.close()
+
+
+PANELS = ("Model", "E-graph", "Search", "Candidate", "Kernels", "Profile", "Compare")
+
+
 def test_no_serious_accessibility_violation_in_our_widgets(notebook: Any) -> None:
     axe = pytest.importorskip("axe_core_python.sync_playwright")
-    found = axe.Axe().run(notebook, context=".ll-graph")["violations"]
-    assert not [v["id"] for v in found if v["impact"] in ("serious", "critical")]
+    page = notebook
+    bad = []
+    for name in PANELS:
+        tab(page, name)
+        page.wait_for_timeout(500)
+        shot(page, f"axe-{name}")
+        for v in axe.Axe().run(page, context=".ll-panel")["violations"]:
+            if v["impact"] in ("serious", "critical"):
+                bad += [(name, v["id"], n["html"][:300]) for n in v["nodes"]]
+    assert not bad, "\n".join(map(str, dict.fromkeys(bad)))
