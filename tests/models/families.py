@@ -14,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tests.models.cases import Case, Program
 from tests.models.language import TEXT
+from tests.models.wake import wake
 
 # What configurations call their sizes, and what they are set to.
 SMALL: dict[str, Any] = {
@@ -70,6 +71,7 @@ def program(case: Case) -> Program:
     for parameter in module.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(2)
+    wake(module)
     kwargs: dict[str, Any] = {"input_ids": torch.randint(2, 60, (2, 8))}
     if "use_cache" in inspect.signature(module.forward).parameters or getattr(
         config, "use_cache", False

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from tests.models.cases import Case, Program
+from tests.models.wake import wake
 
 BASE = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -114,6 +115,7 @@ def program(case: Case) -> Program:
     module = getattr(transformers, model)(made).eval()
     if case.model != "Mamba":  # its recurrence would make rounding errors grow
         spread(module)
+    wake(module)
     module = module.to(getattr(torch, case.dtype))
     if "generate" in case.mode:
         return Program(module, kwargs=text(case), options=generation(case))

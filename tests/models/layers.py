@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.capture.models import convolutional
 from tests.models.cases import Case, Program
+from tests.models.wake import wake
 
 
 class DLRM(nn.Module):
@@ -226,4 +227,6 @@ def program(case: Case) -> Program:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     args = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs())
+    if case.mode != "train":
+        wake(module, lambda: module(*args))
     return Program(module, args)

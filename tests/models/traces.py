@@ -14,7 +14,8 @@ import transformers
 
 import luminal_lab as ll
 from tests.models.cases import Case, Program
-from tests.models.language import GROUPED
+from tests.models.language import GROUPED, spread
+from tests.models.wake import wake
 
 # Compilations that a case may take.
 BOUNDS = {"sizes seq": 1, "sizes batch+seq": 1, "cache growing": 3, "cache static": 2}
@@ -42,7 +43,11 @@ def program(case: Case) -> Program:
             "max_position_embeddings": 8192, "tie_word_embeddings": True,
         }  # fmt: skip
     config = transformers.LlamaConfig(**shape)
-    return Program(transformers.LlamaForCausalLM(config).eval())
+    module = transformers.LlamaForCausalLM(config).eval()
+    if case.mode != SPEED:
+        spread(module)
+        wake(module)
+    return Program(module)
 
 
 def sizes(made: Program, case: Case, compiler: Any) -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from tests.models.cases import Case, Program
+from tests.models.wake import wake
 
 LARGEST = 140_000_000  # parameters
 SIZES = (
@@ -117,33 +118,8 @@ def program(case: Case) -> Program:
             try:
                 module = library.create_model(case.model, pretrained=False, **options)
                 x = torch.randn(2, *size)
-                wake(module, x)
+                wake(module, lambda: module(x))  # noqa: B023  (called here)
             except Exception:  # noqa: BLE001  (this size is not for this model)
                 continue
             return Program(module, (x,))
     raise ValueError("no image size that it takes was found")
-
-
-def wake(module: nn.Module, x: torch.Tensor) -> None:
-    """Make results depend on all weights and on the input, as those of a trained model do.
-
-    What is drawn as one number everywhere (heads and last layers of 0, scales of 1e-5) is drawn
-    with noise; the statistics of batch norms are those of `x`. The module is left in evaluation
-    mode, and what it keeps between calls was made by the new weights.
-    """
-    noise = torch.Generator().manual_seed(0)
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    module.eval()
-    with torch.no_grad():
-        for p in module.parameters():
-            if p.is_floating_point() and p.numel() and (p == p.flatten()[0]).all():
-                p += 0.1 * torch.randn(p.shape, generator=noise)
-        for m in norms:
-            m.reset_running_stats()
-            m.momentum = None
-            m.train()
-        module(x)
-        for m in norms:
-            m.running_var.clamp_(min=0.1)  # else what is the same for all of `x` explodes
-        module.train().eval()
-        module(x)
