@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from luminal_lab.codegen.c_prelude import prelude
+from luminal_lab.polling import poll
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.exclusive import timing
 from luminal_lab.runtime.memory import Block
@@ -290,6 +291,7 @@ class _Work:
         return sorted(self._samples(self.native.empty, 40, inner, threads))[4] / inner
 
     def _samples(self, entry: int, count: int, inner: int, threads: int) -> list[float]:
+        poll()
         ns = (ctypes.c_longlong * count)()
         self.native.time_kernel(entry, self.tables, 1, count, inner, threads, ns)
         return [max(n, 1) * 1e-9 for n in ns]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from luminal_lab.errors import CacheError, LuminalError
+from luminal_lab.polling import polling
 from luminal_lab.runtime import calibration, rates
 from luminal_lab.runtime import compiler as cc
 from luminal_lab.runtime.building import build
@@ -127,6 +128,17 @@ def test_calibration_is_remembered(measured_rates):
     for path in stored:
         path.write_text("{")
     assert isinstance(calibrate(1), Machine)
+
+
+def test_a_calibration_can_be_stopped(measured_rates, c_compiler):
+    bench = rates._Bench(1)
+
+    def stop() -> None:
+        raise TimeoutError
+
+    with polling(stop), pytest.raises(TimeoutError):
+        bench.round()
+    assert bench.round()["launch"] > 0
 
 
 def test_what_calibration_depends_on():
