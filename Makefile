@@ -18,7 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow agree fuzz models binder lint format lab docs docs-serve bench clean distclean
+.PHONY: help setup demo test test-slow agree opinfo fuzz models binder lint format lab docs docs-serve bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -57,11 +57,14 @@ demo: setup  ## compile and run a real sentence encoder, and write demo-report.h
 test: setup  ## run the test suite (without the tests marked slow)
 	$(PY) -m pytest -n $(JOBS) --dist loadscope $(ARGS)
 
-test-slow: setup  ## run the tests marked slow, but those of `make agree`
-	$(PY) -m pytest -m slow --ignore tests/search/test_agree.py -n $(JOBS) --dist loadscope $(ARGS)
+test-slow: setup  ## run the tests marked slow, but those of `make agree` and `make opinfo`
+	$(PY) -m pytest -m slow --ignore tests/search/test_agree.py --ignore tests/opinfo/test_quarter.py -n $(JOBS) --dist loadscope $(ARGS)
 
 agree: setup  ## check that random candidates of every kind of program agree (half an hour)
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
+
+opinfo: setup  ## run a fixed quarter of the table of PyTorch's operators
+	$(PY) -m pytest -m slow tests/opinfo/test_quarter.py -n $(JOBS) $(ARGS)
 
 fuzz: setup  ## compile random programs and compare them with eager PyTorch (five minutes)
 	$(PY) -m tests.fuzz --seeds 0:200 --jobs $(JOBS) $(ARGS)
