@@ -63,7 +63,7 @@ test-slow: setup  ## run the tests marked slow, but those of `make agree` and `m
 agree: setup  ## check that random candidates of every kind of program agree (half an hour)
 	$(PY) -m pytest -m slow tests/search/test_agree.py -n $(JOBS) $(ARGS)
 
-opinfo: setup  ## run a fixed quarter of the table of PyTorch's operators
+opinfo: setup  ## run a fixed quarter of the table of PyTorch's operators (two minutes)
 	$(PY) -m pytest -m slow tests/opinfo/test_quarter.py -n $(JOBS) $(ARGS)
 
 fuzz: setup  ## compile random programs and compare them with eager PyTorch (five minutes)
