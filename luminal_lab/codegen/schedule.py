@@ -26,6 +26,7 @@ from luminal_lab.search.machine import Machine
 
 FEW, MANY = 1 << 10, 1 << 13  # points of the rows that a task takes: asked for ahead, or not
 TASKS = 2  # blocks of a product for each thread, at least
+MANY_BLOCKS = 64  # of rows: more only read the columns again
 NEAR = 1.5  # how many times the second-level cache the rows of a block may take
 COLUMN_ROWS = 64  # rows of a block that is read twice, with the vector along its columns
 
@@ -320,13 +321,10 @@ def _blocks(body: Body, p: Product, machine: Machine) -> list[tuple[str, int]]:
     best: tuple[float, int, int] | None = None
     rows = -(-n // p.rows_tile)  # in tiles
     cols = -(-m // p.cols_tile)
-    for r in range(1, rows + 1):
+    most = max(1, int(NEAR * machine.l2 / (p.rows_tile * max(depth, 1) * 4)))  # that are near
+    fewest = -(-rows // most)
+    for r in range(fewest, min(rows, max(fewest, MANY_BLOCKS)) + 1):
         high = -(-rows // r)
-        if r > 1 and high == -(-rows // (r - 1)):
-            continue  # the same blocks
-        near = high * p.rows_tile * depth * 4 <= NEAR * machine.l2
-        if not near and high > 1:
-            continue
         for c in range(1, cols + 1):
             wide = -(-cols // c)
             made = -(-rows // high) * -(-cols // wide)

@@ -47,7 +47,7 @@ def cut(v: Value, extents: Mapping[str, Dim]) -> Cut | None:
         sought, limit, below = right.attrs[0], left.attrs[0] + 1, False
     else:
         return None
-    if is_symbolic(sought.const) or int(limit) != limit or not sought.terms:
+    if is_symbolic(sought.const) or not float(limit).is_integer() or not sought.terms:
         return None
     parts = [(abs(step), step, a) for a, step in sought.terms if isinstance(a, str)]
     if len(parts) < len(sought.terms) or any(

@@ -20,7 +20,7 @@ def below(i: str | Index, n: int) -> Value:
 
 
 def stores(kernel: Kernel) -> list[Store]:
-    """The stores of a kernel that gives what float64 gives; none of them chooses."""
+    """The stores of a kernel, which gives what float64 gives."""
     compiled, inputs = Compiled(kernel), random_inputs(kernel)
     check(kernel, inputs, compiled(inputs))
     found = [n for n, _ in walk(codegen.lower(kernel, None, MACHINE).body)]
