@@ -200,6 +200,14 @@ def turn(page: Any, title: str) -> None:
     page.keyboard.press("Enter")
 
 
+def choose_in_graph(page: Any, title: str) -> None:
+    """Open a panel, and choose a node of its graph."""
+    turn(page, title)
+    reach(page, "svg.canvas")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".ll-graph .node.chosen >> visible=true")
+
+
 def test_every_panel_by_the_keyboard_alone(browser: Any, lab: str) -> None:
     """No click after the cell has been run: from running all stages to saving a session."""
     page = browser.new_page(viewport={"width": 1300, "height": 1100})
@@ -216,10 +224,7 @@ def test_every_panel_by_the_keyboard_alone(browser: Any, lab: str) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("text=Timeline of a run")
 
-    turn(page, "Model")
-    reach(page, "svg.canvas")
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".ll-graph .node.chosen >> visible=true")
+    choose_in_graph(page, "Model")
     turn(page, "E-graph")
     page.wait_for_selector("text=rules made e-nodes >> visible=true")
     turn(page, "Forms of a node")
@@ -228,10 +233,7 @@ def test_every_panel_by_the_keyboard_alone(browser: Any, lab: str) -> None:
     reach(page, ".ll-table .rows")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector(".ll-table tbody tr[aria-selected=true] >> visible=true")
-    turn(page, "Candidate")
-    reach(page, "svg.canvas")
-    page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".ll-graph .node.chosen >> visible=true")
+    choose_in_graph(page, "Candidate")
     reach(page, "button", "Compile it to one library")  # another row was chosen
     page.keyboard.press("Enter")
     page.wait_for_selector("text=compilation: done")
